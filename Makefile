@@ -1,0 +1,58 @@
+# dew_nb: everything a newcomer needs is `make demo` and `make test`.
+# Python 3.10 or newer and make are enough; the rest goes into .venv, at the versions of constraints.txt.
+
+PYTHON  ?= python3
+VENV    ?= .venv
+EXTRAS  ?= offline,eval,docs,dev
+# Another package index for torch, such as https://download.pytorch.org/whl/cpu (smaller than the default on Linux).
+TORCH_INDEX ?=
+# Steps of `make test`; all of them unless named: make test STEPS="clean export"
+STEPS   ?=
+
+BIN     := $(VENV)/bin
+PY      := $(BIN)/python
+STAMP   := $(VENV)/.dew_nb-setup
+PIP     := $(PY) -m pip install --disable-pip-version-check $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
+# The notebooks' own directory is their working directory, so the tools are called by absolute path.
+export PATH := $(abspath $(BIN)):$(PATH)
+export TOKENIZERS_PARALLELISM := false
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test docs readme export clean distclean
+
+help: ## Show this list
+	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Create .venv with the pinned packages (once; again only when the pins change)
+
+$(STAMP): constraints.txt settings.ini setup.py pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 10) and f"Python 3.10 or newer is needed, $(PYTHON) is {v[0]}.{v[1]}. Try: make PYTHON=python3.11 setup")'
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "Could not create $(VENV). On Debian and Ubuntu: apt install python3-venv, then again." >&2; exit 1; }
+	$(PIP) --upgrade pip setuptools wheel
+	$(PIP) --no-build-isolation -e ".[$(EXTRAS)]"
+	@touch $@
+
+demo: setup ## Mark and detect three texts, write demo.html
+	$(PY) -m dew_nb.demo
+
+test: setup ## Run every check: notebooks, export, README, nbdev_test, pytest, docs
+	$(PY) tools/run_tests.py $(STEPS)
+
+docs: setup ## Build the site into _docs/ (open _docs/index.html)
+	$(PY) tools/docs_site.py
+
+readme: setup ## Write README.md from nbs/index.ipynb
+	$(PY) tools/readme.py
+
+export: setup ## Clean the notebooks, write dew_nb/*.py and README.md from them
+	$(BIN)/nbdev_clean
+	$(BIN)/nbdev_export
+	$(PY) tools/readme.py
+
+clean: ## Remove what was built (keeps .venv and the model cache)
+	rm -rf _docs _proc _proc_sphinx build dist .pytest_cache demo.html demo.dew *.egg-info
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean ## Remove .venv too
+	rm -rf $(VENV)

@@ -1,0 +1,309 @@
+"""Build the docs site from the notebooks with Sphinx and MyST-NB.
+
+Pages are made from the outputs stored in the notebooks: nothing is executed or imported here, so the build takes seconds.
+The notebooks stay plain nbdev notebooks; the differences to MyST (callouts, options, links) are translated on a copy.
+
+    python tools/docs_site.py [--dest _docs]"""
+import argparse, copy, json, os, posixpath, re, shutil, sys, time
+from pathlib import Path
+
+import api
+from nbpages import ROOT, Notebook, callouts, directives, find_notebooks, is_external, map_links, map_prose, settings, text
+
+HERE = Path(__file__).resolve().parent
+MATHJAX = HERE/'vendor'/'mathjax'/'tex-svg-full.js'
+ASSETS = {'.png', '.jpg', '.jpeg', '.gif', '.svg', '.webp', '.html', '.csv', '.json'}
+KINDS = dict(note='note', tip='tip', warning='warning', important='important', caution='caution')
+GROUPS = {'tutorials': 'Tutorials', '': 'The library', '2': 'Evaluation', 'studies': 'Studies'}  # in the order of the sidebar
+EXPORT, HIDDEN = {'export', 'exports'}, {'hide', 'exporti', 'default_exp'}
+
+# ---------------------------------------------------------------- what the notebooks export
+class Index:
+    "Every public symbol of the package, and the page that documents it"
+    def __init__(self, notebooks:list, lib:str):
+        self.lib, self.pages, self.symbols, self.names = lib, {n.rel: n.doc for n in notebooks}, {}, {}
+        for n in notebooks:
+            if n.module: self.symbols[n.rel] = self._collect(n)
+        for n in notebooks:
+            for s in self.walk(n.rel): self.names.setdefault(s.name, f'{self.module(n)}.{s.name}')
+
+    def _collect(self, n:Notebook) -> dict:
+        "cell number -> symbols that are first defined there"
+        found, seen = {}, set()
+        for i, c in enumerate(n.cells):
+            if c['cell_type'] != 'code': continue
+            opts, code = directives(text(c['source']))
+            if not opts.keys() & EXPORT: continue
+            new = [s for s in api.symbols(code) if s.name not in seen]
+            seen.update(s.name for s in new)
+            found[i] = new
+        return found
+
+    def module(self, n:Notebook) -> str: return f'{self.lib}.{n.module}'
+    def walk(self, rel:str):
+        "All symbols of a notebook, members after their class"
+        for s in (s for ss in self.symbols.get(rel, {}).values() for s in ss): yield s; yield from s.members
+
+    def full_name(self, name:str, n:Notebook) -> str|None:
+        "The qualified name of `name` as written in notebook `n`; its own module comes first"
+        if any(s.name == name for s in self.walk(n.rel)): return f'{self.module(n)}.{name}'
+        return self.names.get(name)
+
+# ---------------------------------------------------------------- markdown
+def _admonition(kind:str, title:str, body:str) -> str:
+    "A MyST admonition"
+    cls = KINDS.get(kind, 'note')
+    if title: return f'::::{{admonition}} {title.strip()}\n:class: {cls}\n\n{body}\n::::'
+    return f'::::{{{cls}}}\n{body}\n::::'
+
+_code_span = re.compile(r'(?<![\[`\\}])`([A-Za-z_][\w.]*)(\(\))?`(?!`|\]\()')
+
+def _symbol_links(md:str, n:Notebook, ix:Index) -> str:
+    "Link `name` in prose to the place that documents it"
+    def link(m):
+        full = ix.full_name(m[1], n)
+        return f'{{py:obj}}`{m[1]}{m[2] or ""} <{full}>`' if full else m[0]
+    def line(s): return s if s.startswith(('#', '    ')) else _code_span.sub(link, s)
+    return map_prose(md, lambda s: ''.join(map(line, s.splitlines(keepends=True))))
+
+def _page_link(target:str, n:Notebook, ix:Index, cfg:dict) -> str:
+    "A link between notebooks as a link between pages; one to another file of the repository as a link to its host"
+    host = (cfg['doc_host'] + cfg['doc_baseurl']).rstrip('/') + '/'
+    if target.startswith(host): target = posixpath.relpath(target[len(host):], n.group or '.')
+    if is_external(target): return target
+    path, _, anchor = target.partition('#')
+    inside = posixpath.normpath(posixpath.join(n.group, path))
+    anchor = f'#{anchor}' if anchor else ''
+    pages = {**ix.pages, **{d+'.html': d for d in ix.pages.values()}}
+    if inside in pages: return posixpath.relpath(pages[inside], posixpath.dirname(n.doc) or '.') + '.ipynb' + anchor
+    if inside.startswith('../') or not (n.nbs/inside).exists() or (n.nbs/inside).is_dir():
+        if not (n.nbs/inside).exists(): raise ValueError(f'{n.rel} links to {target}, which does not exist.')
+        repo = posixpath.normpath(posixpath.join(n.nbs.name, inside))
+        return f"{cfg['git_url']}/blob/{cfg['branch']}/{repo}{anchor}"
+    return target
+
+def markdown(src:str, n:Notebook, ix:Index, cfg:dict) -> str:
+    "A notebook's markdown in MyST"
+    md = map_prose(src, lambda s: callouts(s, _admonition))
+    md = re.sub(r'(\$\$\s*)\{#(eq-[\w-]+)\}', r'\1(\2)', md)     # Quarto's equation labels and references
+    md = map_prose(md, lambda s: re.sub(r'(?<![\w`])@(eq-[\w-]+)', r'{eq}`\1`', s))
+    md = map_links(md, lambda t: _page_link(t, n, ix, cfg))
+    return _symbol_links(md, n, ix)
+
+# ---------------------------------------------------------------- API entries
+def _cell(x:str) -> str:
+    "Text for one cell of a markdown table"
+    return ' '.join(x.replace('|', '\\|').split())
+
+def param_table(s:api.Symbol) -> str:
+    "The parameters of a symbol as a markdown table"
+    rows = s.params + ([s.returns] if s.returns and s.kind != 'property' and (s.params or s.returns.doc) else [])
+    if not rows: return ''
+    code = lambda x: f'`{_cell(x)}`' if x else ''
+    head = '| | Type | Default | Meaning |\n|---|---|---|---|\n'
+    name = lambda p: p.name if p.name.startswith('**R') else code(p.name)
+    return head + '\n'.join(f'| {name(p)} | {code(p.type)} | {code(p.default)} | {_cell(p.doc)} |' for p in rows)
+
+def api_entry(s:api.Symbol, depth:int=0) -> str:
+    "A symbol as an entry of Sphinx's Python domain: found by search, index, links and the page's contents"
+    kind = 'method' if s.kind in ('classmethod', 'staticmethod') else s.kind
+    opts = [f':{s.kind}:'] if kind != s.kind else []
+    sig = s.sig if s.kind not in ('data', 'property') else ''
+    if s.kind == 'data' and s.sig: opts.append(f':value: {s.sig}')
+    if s.kind == 'property' and s.sig: opts.append(f':type: {s.sig.removeprefix(" -> ")}')
+    bases = ', '.join(f'`{b}`' for b in s.bases if b not in ('object', 'NamedTuple'))
+    body = [s.doc, f'Extends {bases}.' if bases else '', param_table(s)] + [api_entry(m, depth+1) for m in s.members]
+    fence = ':' * (8 - depth)
+    inner = '\n\n'.join(o for o in body if o)
+    return f'{fence}{{py:{kind}}} {s.name}{sig}\n' + ''.join(o+'\n' for o in opts) + f'\n{inner}\n{fence}'
+
+def api_page(notebooks:list, ix:Index) -> str:
+    "One table a module with every public symbol"
+    out = ['# API at a glance', '> Every public name, by module. `make export` writes the modules from the notebooks.']
+    for n in notebooks:
+        rows = [f'| {{py:obj}}`{s.name} <{ix.module(n)}.{s.name}>` | {_cell(s.summary)} |' for s in ix.walk(n.rel)]
+        if rows: out.append(f'## {{doc}}`{ix.module(n)} <{n.doc}>`\n\n| Name | What it is |\n|---|---|\n' + '\n'.join(rows))
+    return '\n\n'.join(out) + '\n'
+
+# ---------------------------------------------------------------- cells
+def _md_cell(src:str) -> dict: return dict(cell_type='markdown', metadata={}, source=src)
+
+_ansi = re.compile(r'\x1B(?:[@-Z\\-_]|\[[0-?]*[ -/]*[@-~])')
+_mimes = ('text/html', 'text/markdown', 'text/latex', 'text/plain', 'image/png', 'image/jpeg', 'image/svg+xml')
+
+def _outputs(cell:dict) -> list:
+    "The stored outputs that a page can show"
+    res = []
+    for o in copy.deepcopy(cell.get('outputs', [])):
+        if 'text' in o: o['text'] = _ansi.sub('', text(o['text']))
+        if 'data' in o:
+            if 'application/vnd.jupyter.widget-view+json' in o['data']: continue
+            o['data'] = {k: v for k, v in o['data'].items() if k in _mimes}
+            if not o['data']: continue
+        if 'execution_count' in o: o['execution_count'] = None
+        res.append(o)
+    return res
+
+def _tags(opts:dict) -> list:
+    "Quarto's cell options as MyST-NB's tags"
+    off = lambda k: opts.get(k, '').lower() == 'false'
+    rules = [(off('echo'), 'remove-input'), (off('output'), 'remove-output'), (off('include'), 'remove-cell'),
+             (opts.get('code-fold', 'false') not in ('false', 'show'), 'hide-input')]
+    return [tag for on, tag in rules if on]
+
+def code_cell(cell:dict, opts:dict, code:str) -> dict:
+    "A code cell with its outputs, its options as metadata"
+    code = re.sub(r'^.*#\|\s*hide_line\s*$\n?', '', code, flags=re.M)
+    meta = dict(tags=_tags(opts)) if _tags(opts) else {}
+    render = {}
+    if cap := opts.get('fig-cap'): render['figure'] = dict(caption=cap, **(dict(name=opts['label']) if 'label' in opts else {}))
+    if alt := opts.get('fig-alt'): render['image'] = dict(alt=alt)
+    if render: meta['mystnb'] = render
+    return dict(cell_type='code', metadata=meta, source=code.strip('\n'), execution_count=None, outputs=_outputs(cell))
+
+def _source_cell(code:str) -> dict:
+    "Exported source, folded"
+    meta = dict(tags=['hide-input', 'api-source'], mystnb=dict(code_prompt_show='Source', code_prompt_hide='Source'))
+    return dict(cell_type='code', metadata=meta, source=code.strip('\n'), execution_count=None, outputs=[])
+
+_show_doc = re.compile(r'^\s*show_doc\(\s*([\w.]+)[^)]*\)\s*;?\s*$', re.M)
+
+def _shown(n:Notebook) -> set:
+    "The symbols that the notebook itself places with `show_doc`"
+    code = (directives(text(c['source']))[1] for c in n.cells if c['cell_type'] == 'code')
+    return {m[1] for src in code for m in _show_doc.finditer(src)}
+
+def page_cells(n:Notebook, ix:Index, cfg:dict):
+    "The cells of a notebook's page"
+    placed, by_name = _shown(n), {s.name: s for s in ix.walk(n.rel)}
+    for i, c in enumerate(n.cells):
+        src = text(c['source'])
+        if not src.strip() or c['cell_type'] == 'raw': continue
+        if c['cell_type'] == 'markdown': yield _md_cell(markdown(src, n, ix, cfg)); continue
+        opts, code = directives(src)
+        if opts.keys() & HIDDEN or 'nbdev_export(' in code: continue
+        names = [m[1] for m in _show_doc.finditer(code)]
+        if names and all(o in by_name for o in names):
+            yield from (_md_cell(api_entry(by_name[o])) for o in names)
+        elif opts.keys() & EXPORT:
+            symbols = ix.symbols[n.rel].get(i, []) if n.module else []
+            yield from (_md_cell(api_entry(s)) for s in symbols if s.name not in placed)
+            if 'exports' in opts: yield code_cell(c, opts, code)
+            elif re.search(r'^\s*(@|def |class |async def )', code, re.M) or symbols: yield _source_cell(code)
+        else: yield code_cell(c, opts, code)
+
+def _with_header(cells:list, n:Notebook, ix:Index, cfg:dict) -> list:
+    "The title cell first, followed by a line that names the module and the notebook"
+    at = next((i for i, c in enumerate(cells) if c['cell_type'] == 'markdown' and re.match(r'\s*# ', c['source'])), None)
+    head = _md_cell(f'# {n.title}') if at is None else cells.pop(at)
+    if n.rel == 'index.ipynb': return [head] + cells
+    url = f"{cfg['git_url']}/blob/{cfg['branch']}/{n.nbs.name}/{n.rel}"
+    mod = f'{{bdg}}`{ix.module(n)}` · ' if n.module else ''
+    line = (f'Module `{ix.module(n)}` · ' if n.module else '') + f'[notebook {n.rel}]({url})'
+    title, _, rest = head['source'].strip().partition('\n')
+    quote = re.match(r'\s*((?:>.*(?:\n|\Z))+)', rest)
+    lead, rest = (quote[1], rest[quote.end():]) if quote else ('', rest)
+    mod = f'{{py:module}} {ix.module(n)}' if n.module else ''
+    module = f'```{mod}\n```\n' if mod else ''
+    return [_md_cell(f'{title}\n\n{lead}\n\n{{.page-info}}\n{line}\n\n{module}\n{rest}')] + cells
+
+def page(n:Notebook, ix:Index, cfg:dict) -> dict:
+    "A notebook's page as a MyST notebook"
+    kernel = dict(display_name='Python 3', language='python', name='python3')
+    cells = _with_header(list(page_cells(n, ix, cfg)), n, ix, cfg)
+    for i, c in enumerate(cells): c['id'] = f'c{i}'
+    meta = dict(kernelspec=kernel, language_info=dict(name='python', pygments_lexer='ipython3'))
+    return dict(cells=cells, metadata=meta, nbformat=4, nbformat_minor=5)
+
+# ---------------------------------------------------------------- the site
+def _group(n:Notebook) -> str: return n.group.split('/')[0] or ('2' if n.number.startswith('2') else '')
+
+def toctrees(notebooks:list) -> str:
+    "The sidebar: one captioned group a folder, pages by number"
+    groups = {k: [] for k in GROUPS}
+    for n in notebooks:
+        if n.rel != 'index.ipynb': groups.setdefault(_group(n), []).append(n.doc)
+    groups['Reference'] = ['api', 'Index <genindex>']
+    tree = lambda k, docs: '\n'.join(['```{toctree}', ':hidden:', f':caption: {GROUPS.get(k, k.capitalize())}', '', *docs, '```'])
+    return '\n\n'.join(tree(k, docs) for k, docs in groups.items() if docs)
+
+def write_pages(src:Path, root:Path=ROOT) -> list[Notebook]:
+    "Write all pages and their assets to `src`"
+    cfg, nbs = settings(root), root/settings(root)['nbs_path']
+    notebooks = find_notebooks(nbs)
+    ix = Index(notebooks, cfg['lib_name'])
+    for n in notebooks:
+        nb = page(n, ix, cfg)
+        if n.rel == 'index.ipynb': nb['cells'].append(dict(_md_cell(toctrees(notebooks)), id='toc'))
+        dest = src/f'{n.doc}.ipynb'
+        if dest.exists(): raise ValueError(f'Two notebooks make the page {n.doc}; rename {n.rel}.')
+        dest.parent.mkdir(parents=True, exist_ok=True)
+        dest.write_text(json.dumps(nb), encoding='utf-8')
+    (src/'api.md').write_text(api_page(notebooks, ix), encoding='utf-8')
+    for f in nbs.rglob('*'):
+        if f.suffix.lower() in ASSETS and f.is_file() and not any(o.startswith(('.', '_')) for o in f.relative_to(nbs).parts):
+            (src/f.relative_to(nbs)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(f, src/f.relative_to(nbs))
+    return notebooks
+
+def sphinx_conf(cfg:dict) -> dict:
+    "Sphinx's configuration"
+    theme = dict(repository_url=cfg['git_url'], use_repository_button=True, use_download_button=False, use_fullscreen_button=False,
+                 show_navbar_depth=1, show_toc_level=2, home_page_in_toc=True, logo=dict(text=cfg['title']))
+    return dict(
+        project=cfg['title'], author=cfg['author'], copyright=cfg['copyright'], version=cfg['version'], release=cfg['version'],
+        html_title=cfg['title'], language='en', extensions=['myst_nb', 'sphinx_copybutton'],
+        nb_execution_mode='off', nb_ipywidgets_js={}, nb_merge_streams=True, nb_number_source_lines=False,
+        myst_enable_extensions=['dollarmath', 'amsmath', 'colon_fence', 'attrs_inline', 'attrs_block', 'deflist'],
+        myst_heading_anchors=4, myst_dmath_double_inline=True, mathjax_path='tex-svg-full.js',
+        mathjax3_config=dict(options=dict(enableMenu=False), svg=dict(fontCache='global')),
+        add_module_names=False, python_maximum_signature_line_length=76, python_use_unqualified_type_names=True,
+        toc_object_entries_show_parents='hide', copybutton_exclude='.linenos, .gp, .go',
+        html_theme='sphinx_book_theme', html_theme_options=theme, html_static_path=['_static'], html_css_files=['dew.css'],
+        html_show_sourcelink=False, html_copy_source=False, html_show_sphinx=False, html_last_updated_fmt=None,
+        html_domain_indices=False)
+
+def run_sphinx(src:Path, dest:Path, conf:dict, verbose:bool=False) -> int:
+    "Build the HTML; the number of warnings, which are printed as they come"
+    static = src/'_static'
+    static.mkdir()
+    for f in [MATHJAX, *(HERE/'docs_static').iterdir()]: shutil.copy(f, static)
+    (src/'conf.py').write_text('\n'.join(f'{k} = {v!r}' for k, v in conf.items()) + '\n', encoding='utf-8')
+    from sphinx.application import Sphinx
+    app = Sphinx(src, src, dest, src/'.doctrees', 'html', freshenv=True, status=sys.stdout if verbose else None, warning=sys.stderr)
+    app.build(force_all=True)
+    return app._warncount
+
+_remote = re.compile(r'<(?:script|img|iframe|source)\b[^>]*\bsrc=["\']?(?:https?:)?//[^"\'> ]+'
+                     r'|<link\b(?![^>]*rel=["\']?(?:canonical|author|license))[^>]*\bhref=["\']?(?:https?:)?//[^"\'> ]+'
+                     r'|url\(["\']?(?:https?:)?//[^)]+|@import\s+["\']?(?:https?:)?//\S+', re.I)
+
+def remote_references(dest:Path) -> list[str]:
+    "What the pages would fetch from the network: it should be nothing"
+    files = [f for f in dest.rglob('*') if f.suffix in ('.html', '.css')]
+    return [f'{f.relative_to(dest)}: {m[0]}' for f in files for m in _remote.finditer(f.read_text(encoding='utf-8'))]
+
+def build(dest:Path, root:Path=ROOT, verbose:bool=False) -> list[str]:
+    "Build the site into `dest`; the problems found"
+    src = root/'_proc_sphinx'
+    shutil.rmtree(src, ignore_errors=True); src.mkdir()
+    shutil.rmtree(dest, ignore_errors=True)
+    try:
+        notebooks = write_pages(src, root)
+        n = run_sphinx(src, dest, sphinx_conf(settings(root)), verbose)
+    finally: shutil.rmtree(src, ignore_errors=True)
+    shutil.rmtree(dest/'.doctrees', ignore_errors=True)
+    missing = [f'no page for {o.rel}' for o in notebooks if not (dest/f'{o.doc}.html').exists()]
+    return ([f'{n} warnings, listed above'] if n else []) + missing + remote_references(dest)
+
+def main():
+    p = argparse.ArgumentParser(description='Build the docs site from the notebooks\' stored outputs')
+    p.add_argument('--dest', type=Path, default=ROOT/settings()['doc_path'], help='where to write the site')
+    p.add_argument('--verbose', action='store_true', help="show Sphinx's progress")
+    args, start = p.parse_args(), time.time()
+    problems = build(args.dest.resolve(), verbose=args.verbose)
+    for o in problems: print(f'docs: {o}', file=sys.stderr)
+    if not problems: print(f'Docs built in {time.time()-start:.0f} s: {os.path.relpath(args.dest)}/index.html')
+    sys.exit(bool(problems))
+
+if __name__ == '__main__': main()
