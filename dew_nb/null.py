@@ -12,7 +12,7 @@ from scipy import special, stats
 # %% auto #0
 __all__ = ['alignment_law', 'scaled_law', 'gaussian_error', 'ScoreMoments', 'score_moments', 'null_sd', 'z_score', 'p_normal',
            'threshold', 'p_chernoff', 'p_saddlepoint', 'p_empirical', 'hermite_coefs', 'score_covariance',
-           'alignment_correlation', 'effective_length']
+           'alignment_correlation', 'effective_length', 'Fit', 'ks_beta', 'qq_points', 'anderson_darling']
 
 # %% ../nbs/03_null.ipynb #d58a6c0b
 def _check_n(n) -> float | None:
@@ -300,3 +300,54 @@ def effective_length(
     if rho.ndim < 2 or rho.shape[-2] != L or not L:
         raise ValueError(f"rho has shape {tuple(rho.shape)}: expected (..., L, L) with L >= 1")
     return L*L*_moments(None, float(gamma), 1.).var/score_covariance(rho, gamma).sum((-2, -1))
+
+# %% ../nbs/03_null.ipynb #88c6e848
+class Fit(NamedTuple):
+    "Result of a goodness-of-fit test"
+    statistic: float
+    pvalue: float
+
+def _alignments(z, n, least=8) -> np.ndarray:
+    "Flat checked alignments"
+    z = _finite(z, 'z').ravel()
+    if len(z) < least: raise ValueError(f"{len(z)} alignments: expected at least {least} to judge a fit")
+    if np.abs(z).max() > 1 + 1e-5: raise ValueError(f"|z| reaches {np.abs(z).max():.3g}: expected cosines; divide scaled alignments by sqrt(n)")
+    return np.clip(z, -1, 1)
+
+def ks_beta(
+    z, # alignments (cosines, not multiplied by sqrt(n))
+    n: int, # projection dimension
+) -> Fit: # statistic and p-value
+    "Kolmogorov-Smirnov test of alignments against the exact law"
+    r = stats.kstest(_alignments(z, n), alignment_law(n).cdf)
+    return Fit(float(r.statistic), float(r.pvalue))
+
+def qq_points(
+    z, # alignments
+    n: int, # projection dimension
+    m: int=99, # number of quantiles
+) -> tuple[np.ndarray, np.ndarray]: # quantiles of the law, of the data, both times sqrt(n)
+    "Points of a Q-Q plot of sqrt(n) z against its exact law"
+    q = (np.arange(m)+.5)/m
+    return scaled_law(n).ppf(q), np.sqrt(n)*np.quantile(_alignments(z, n), q)
+
+# %% ../nbs/03_null.ipynb #243967ef
+def _ad_cdf(a: float) -> float:
+    "Limit distribution function of A^2 for a fully specified law"
+    if a <= 0: return 0.
+    if a < 2:
+        c = (2.00012, .247105, -.0649821, .0347962, -.011672, .00168691)
+        return float(np.exp(-1.2337141/a)/np.sqrt(a)*np.polyval(c[::-1], a))
+    c = (1.0776, -2.30695, .43424, -.082433, .008056, -.0003146)
+    return float(np.exp(-np.exp(np.polyval(c[::-1], min(a, 12.)))))
+
+def anderson_darling(
+    z, # alignments
+    n: int, # projection dimension
+) -> Fit: # statistic and p-value
+    "Anderson-Darling test of alignments against the exact law"
+    z, law = np.sort(_alignments(z, n)), alignment_law(n)
+    N = len(z)
+    with np.errstate(divide='ignore'): s = law.logcdf(z) + law.logsf(z[::-1])
+    A2 = -N - float(((2*np.arange(1, N+1)-1)*s).sum())/N
+    return Fit(A2, max(1 - _ad_cdf(A2), 0.))
