@@ -16,10 +16,11 @@ setuptools.setup(
     name=cfg['lib_name'], version=cfg['version'], license='Apache-2.0', description=cfg['description'],
     long_description=(here/'README.md').read_text(encoding='utf-8'), long_description_content_type='text/markdown',
     author=cfg['author'], author_email=cfg['author_email'], url=cfg['git_url'], keywords=cfg['keywords'].split(),
-    classifiers=['Development Status :: 4 - Beta', 'Intended Audience :: Developers', 'Intended Audience :: Science/Research',
+    classifiers=['Development Status :: 3 - Alpha', 'Intended Audience :: Developers', 'Intended Audience :: Science/Research',
                  'Programming Language :: Python :: 3', 'Topic :: Scientific/Engineering :: Artificial Intelligence'],
+    project_urls={'Documentation': cfg['doc_host'] + cfg['doc_baseurl'], 'Source': cfg['git_url']},
     packages=setuptools.find_packages(include=['dew_nb', 'dew_nb.*']), include_package_data=True,
-    package_data={'dew_nb': ['data/*']},
+    package_data={'dew_nb': ['data/**']},
     python_requires=f">={cfg['min_python']}", install_requires=shlex.split(cfg['requirements']), extras_require=extras,
     entry_points={'console_scripts': cfg.get('console_scripts', '').split(), 'nbdev': [f"{cfg['lib_name']}={cfg['lib_name']}._modidx:d"]},
     zip_safe=False)

@@ -69,6 +69,7 @@ def _params(fn, comments, skip_first=False) -> list:
     "The parameter table of `fn`, with the comments beside its arguments"
     rows = list(_args(fn))
     ends = [max(x.end_lineno for x in (o, d) if x is not None) for _, o, d in rows]
+    comments = {i: c for i, c in comments.items() if i < fn.body[0].lineno}
     res = []
     for i, (pre, o, d) in enumerate(rows):
         alone = i+1 == len(rows) or ends[i+1] != ends[i]  # a comment belongs to the last argument of its line
@@ -150,11 +151,15 @@ def _class(cls, comments) -> Symbol:
 
 def _data(node, comments) -> list:
     "Module-level names"
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-    names = [t.id for t in targets if isinstance(t, ast.Name) and not t.id.startswith('_')]
-    value, doc = ' '.join(_src(node.value).split()), comments.get(node.end_lineno, ('', True))
-    if len(value) > 60: value = ''
-    return [Symbol(n, 'data', value, '' if doc[1] else doc[0]) for n in names]
+    doc, own_line = comments.get(node.end_lineno, ('', True))
+    pairs = []
+    for t in node.targets if isinstance(node, ast.Assign) else [node.target]:
+        if not isinstance(t, ast.Tuple): pairs.append((t, node.value))
+        elif isinstance(node.value, ast.Tuple) and len(node.value.elts) == len(t.elts): pairs += zip(t.elts, node.value.elts)
+        else: pairs += [(o, None) for o in t.elts]
+    value = lambda v: s if len(s := _src(v)) <= 60 else ''
+    return [Symbol(t.id, 'data', value(v), '' if own_line else doc) for t, v in pairs
+            if isinstance(t, ast.Name) and not t.id.startswith('_')]
 
 def symbols(src:str) -> list[Symbol]:
     "The public symbols defined in `src`, the code of one exported cell"

@@ -6,9 +6,11 @@ The notebooks stay plain nbdev notebooks; the differences to MyST (callouts, opt
     python tools/docs_site.py [--dest _docs]"""
 import argparse, copy, json, os, posixpath, re, shutil, sys, time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import api
-from nbpages import ROOT, Notebook, callouts, directives, find_notebooks, is_external, map_links, map_prose, settings, text
+from nbpages import (ROOT, Notebook, callouts, directives, find_notebooks, is_external, link_notebooks, map_links, map_prose,
+                     settings, text)
 
 HERE = Path(__file__).resolve().parent
 MATHJAX = HERE/'vendor'/'mathjax'/'tex-svg-full.js'
@@ -87,6 +89,7 @@ def markdown(src:str, n:Notebook, ix:Index, cfg:dict) -> str:
     md = map_prose(src, lambda s: callouts(s, _admonition))
     md = re.sub(r'(\$\$\s*)\{#(eq-[\w-]+)\}', r'\1(\2)', md)     # Quarto's equation labels and references
     md = map_prose(md, lambda s: re.sub(r'(?<![\w`])@(eq-[\w-]+)', r'{eq}`\1`', s))
+    md = link_notebooks(md, ix.pages, lambda rel: posixpath.relpath(rel, n.group or '.'))
     md = map_links(md, lambda t: _page_link(t, n, ix, cfg))
     return _symbol_links(md, n, ix)
 
@@ -95,14 +98,19 @@ def _cell(x:str) -> str:
     "Text for one cell of a markdown table"
     return ' '.join(x.replace('|', '\\|').split())
 
+def _doc(x:str) -> str:
+    "A docstring as markdown: `a*b` and `2**63` mean a product and a power, not emphasis"
+    return re.sub(r'(?<=[\w)\]])\*{1,2}(?=[\w(\[])', lambda m: m[0].replace('*', '\\*'), x)
+
 def param_table(s:api.Symbol) -> str:
     "The parameters of a symbol as a markdown table"
-    rows = s.params + ([s.returns] if s.returns and s.kind != 'property' and (s.params or s.returns.doc) else [])
-    if not rows: return ''
+    rows = s.params + ([s.returns] if s.returns and s.returns.doc and s.kind != 'property' else [])
     code = lambda x: f'`{_cell(x)}`' if x else ''
-    head = '| | Type | Default | Meaning |\n|---|---|---|---|\n'
-    name = lambda p: p.name if p.name.startswith('**R') else code(p.name)
-    return head + '\n'.join(f'| {name(p)} | {code(p.type)} | {code(p.default)} | {_cell(p.doc)} |' for p in rows)
+    cols = {'Parameter': [p.name if p is s.returns else code(p.name) for p in rows], 'Type': [code(p.type.replace(' | ', '|')) for p in rows],
+            'Default': [code(p.default) for p in rows], 'Meaning': [_cell(_doc(p.doc)) for p in rows]}
+    cols = {k: v for k, v in cols.items() if any(v) or k == 'Meaning'}
+    line = lambda xs: '| ' + ' | '.join(xs) + ' |'
+    return '\n'.join([line(cols), line(['---']*len(cols)), *map(line, zip(*cols.values()))]) if rows else ''
 
 def api_entry(s:api.Symbol, depth:int=0) -> str:
     "A symbol as an entry of Sphinx's Python domain: found by search, index, links and the page's contents"
@@ -112,7 +120,7 @@ def api_entry(s:api.Symbol, depth:int=0) -> str:
     if s.kind == 'data' and s.sig: opts.append(f':value: {s.sig}')
     if s.kind == 'property' and s.sig: opts.append(f':type: {s.sig.removeprefix(" -> ")}')
     bases = ', '.join(f'`{b}`' for b in s.bases if b not in ('object', 'NamedTuple'))
-    body = [s.doc, f'Extends {bases}.' if bases else '', param_table(s)] + [api_entry(m, depth+1) for m in s.members]
+    body = [_doc(s.doc), f'Extends {bases}.' if bases else '', param_table(s)] + [api_entry(m, depth+1) for m in s.members]
     fence = ':' * (8 - depth)
     inner = '\n\n'.join(o for o in body if o)
     return f'{fence}{{py:{kind}}} {s.name}{sig}\n' + ''.join(o+'\n' for o in opts) + f'\n{inner}\n{fence}'
@@ -121,7 +129,7 @@ def api_page(notebooks:list, ix:Index) -> str:
     "One table a module with every public symbol"
     out = ['# API at a glance', '> Every public name, by module. `make export` writes the modules from the notebooks.']
     for n in notebooks:
-        rows = [f'| {{py:obj}}`{s.name} <{ix.module(n)}.{s.name}>` | {_cell(s.summary)} |' for s in ix.walk(n.rel)]
+        rows = [f'| {{py:obj}}`{s.name} <{ix.module(n)}.{s.name}>` | {_cell(_doc(s.summary))} |' for s in ix.walk(n.rel)]
         if rows: out.append(f'## {{doc}}`{ix.module(n)} <{n.doc}>`\n\n| Name | What it is |\n|---|---|\n' + '\n'.join(rows))
     return '\n\n'.join(out) + '\n'
 
@@ -198,13 +206,11 @@ def _with_header(cells:list, n:Notebook, ix:Index, cfg:dict) -> list:
     head = _md_cell(f'# {n.title}') if at is None else cells.pop(at)
     if n.rel == 'index.ipynb': return [head] + cells
     url = f"{cfg['git_url']}/blob/{cfg['branch']}/{n.nbs.name}/{n.rel}"
-    mod = f'{{bdg}}`{ix.module(n)}` · ' if n.module else ''
-    line = (f'Module `{ix.module(n)}` · ' if n.module else '') + f'[notebook {n.rel}]({url})'
+    line = (f'Module `{ix.module(n)}` · ' if n.module else '') + f'[notebook `{n.rel}`]({url})'
     title, _, rest = head['source'].strip().partition('\n')
     quote = re.match(r'\s*((?:>.*(?:\n|\Z))+)', rest)
     lead, rest = (quote[1], rest[quote.end():]) if quote else ('', rest)
-    mod = f'{{py:module}} {ix.module(n)}' if n.module else ''
-    module = f'```{mod}\n```\n' if mod else ''
+    module = f'```{{py:module}} {ix.module(n)}\n```\n' if n.module else ''
     return [_md_cell(f'{title}\n\n{lead}\n\n{{.page-info}}\n{line}\n\n{module}\n{rest}')] + cells
 
 def page(n:Notebook, ix:Index, cfg:dict) -> dict:
@@ -249,7 +255,7 @@ def write_pages(src:Path, root:Path=ROOT) -> list[Notebook]:
 def sphinx_conf(cfg:dict) -> dict:
     "Sphinx's configuration"
     theme = dict(repository_url=cfg['git_url'], use_repository_button=True, use_download_button=False, use_fullscreen_button=False,
-                 show_navbar_depth=1, show_toc_level=2, home_page_in_toc=True, logo=dict(text=cfg['title']))
+                 show_navbar_depth=1, show_toc_level=2, home_page_in_toc=True, navbar_persistent=[], logo=dict(text=cfg['title']))
     return dict(
         project=cfg['title'], author=cfg['author'], copyright=cfg['copyright'], version=cfg['version'], release=cfg['version'],
         html_title=cfg['title'], language='en', extensions=['myst_nb', 'sphinx_copybutton'],
@@ -270,7 +276,7 @@ def run_sphinx(src:Path, dest:Path, conf:dict, verbose:bool=False) -> int:
     for f in [MATHJAX, *(HERE/'docs_static').iterdir()]: shutil.copy(f, static)
     (src/'conf.py').write_text('\n'.join(f'{k} = {v!r}' for k, v in conf.items()) + '\n', encoding='utf-8')
     from sphinx.application import Sphinx
-    app = Sphinx(src, src, dest, src/'.doctrees', 'html', freshenv=True, status=sys.stdout if verbose else None, warning=sys.stderr)
+    app = Sphinx(src, src, dest, src.parent/'doctrees', 'html', freshenv=True, status=sys.stdout if verbose else None, warning=sys.stderr)
     app.build(force_all=True)
     return app._warncount
 
@@ -285,14 +291,13 @@ def remote_references(dest:Path) -> list[str]:
 
 def build(dest:Path, root:Path=ROOT, verbose:bool=False) -> list[str]:
     "Build the site into `dest`; the problems found"
-    src = root/'_proc_sphinx'
-    shutil.rmtree(src, ignore_errors=True); src.mkdir()
-    shutil.rmtree(dest, ignore_errors=True)
-    try:
+    with TemporaryDirectory(prefix='dew_nb-docs-') as tmp:
+        src, html = Path(tmp).resolve()/'src', Path(tmp).resolve()/'html'
+        src.mkdir()
         notebooks = write_pages(src, root)
-        n = run_sphinx(src, dest, sphinx_conf(settings(root)), verbose)
-    finally: shutil.rmtree(src, ignore_errors=True)
-    shutil.rmtree(dest/'.doctrees', ignore_errors=True)
+        n = run_sphinx(src, html, sphinx_conf(settings(root)), verbose)
+        shutil.rmtree(dest, ignore_errors=True)
+        shutil.copytree(html, dest, ignore=shutil.ignore_patterns('.buildinfo', '_sources'))
     missing = [f'no page for {o.rel}' for o in notebooks if not (dest/f'{o.doc}.html').exists()]
     return ([f'{n} warnings, listed above'] if n else []) + missing + remote_references(dest)
 

@@ -108,3 +108,10 @@ def map_links(md:str, f) -> str:
     return map_prose(md, lambda s: _link.sub(lambda m: m[1] + f(m[2]) + m[3], s))
 
 def is_external(target:str) -> bool: return bool(re.match(r'[a-z][a-z0-9+.-]*:|#', target, re.I))
+
+_stem = re.compile(r'(?<![\[`\\])`((?:[\w-]+/)?\d+[a-z]?_\w+)(?:\.ipynb)?`(?!`|\]\()')
+
+def link_notebooks(md:str, notebooks:dict, f) -> str:
+    "Link a notebook's name, such as `00_keys`, to `f(rel)`, where `notebooks` holds its path `rel`"
+    def link(m): return f'[`{m[1]}`]({f(m[1] + ".ipynb")})' if m[1] + '.ipynb' in notebooks else m[0]
+    return map_prose(md, lambda s: _stem.sub(link, s))

@@ -1,0 +1,49 @@
+"What is committed: in sync, and free of what belongs to one machine"
+import json, subprocess
+from pathlib import Path
+
+import check, readme
+import pytest
+from nbpages import ROOT, find_notebooks, settings, text
+
+def tracked():
+    "The files of the project; from git where there is one, else all that are not ignored by name"
+    r = subprocess.run(['git', 'ls-files', '-z'], cwd=ROOT, capture_output=True, text=True)
+    if r.returncode == 0: return [ROOT/o for o in r.stdout.split('\0') if o and (ROOT/o).is_file()]
+    skip = {'.venv', '.git', '_docs', 'build', 'dist', '__pycache__', '.pytest_cache'}
+    return [p for p in ROOT.rglob('*') if p.is_file() and not skip & set(p.relative_to(ROOT).parts)]
+
+def readable(p:Path) -> str:
+    "The text of a file, of a notebook without its images; nothing for binary files and vendored code"
+    if 'vendor' in p.parts or p.suffix in ('.png', '.jpg', '.safetensors', '.gz', '.parquet'): return ''
+    s = p.read_text(encoding='utf-8')
+    if p.suffix != '.ipynb': return s
+    cells = json.loads(s)['cells']
+    outs = [o for c in cells for o in c.get('outputs', [])]
+    said = [text(o.get('text', '')) for o in outs] + [text(v) for o in outs for k, v in o.get('data', {}).items() if k.startswith('text/')]
+    return '\n'.join([text(c['source']) for c in cells] + said)
+
+def test_no_private_path():
+    "No tracked file names a folder of somebody's machine"
+    bad = [f'{p.relative_to(ROOT)}: {m[0]}' for p in tracked() if p != Path(__file__) for m in check.PRIVATE.finditer(readable(p))]
+    bad += [f'{p.relative_to(ROOT)}: the home folder' for p in tracked() if str(Path.home()) + '/' in readable(p)]
+    assert bad == []
+
+def test_private_path_is_noticed():
+    for o in ('/home/ann/x.txt', 'File "/root/.cache/y"', '/Users/ann/z', "'/tmp/abc'"): assert check.PRIVATE.search(o), o
+    for o in ('https://a.b/home/ann/x', 'nbs/tmp/x', '/usr/bin/env', 'and/or', '~/work/x'): assert not check.PRIVATE.search(o), o
+
+def test_readme_in_sync(): assert readme.differences() == []
+
+def test_notebook_pages_are_distinct():
+    docs = [n.doc for n in find_notebooks(ROOT/settings()['nbs_path'])]
+    assert len(docs) == len(set(docs))
+
+@pytest.mark.parametrize('name', ['LICENSE', 'CHANGELOG.md', 'CONTRIBUTING.md', 'CITATION.cff', '.ci/run'])
+def test_files_stand(name): assert (ROOT/name).stat().st_size > 0
+
+def test_versions_agree():
+    v = settings()['version']
+    assert f'version: {v}\n' in (ROOT/'CITATION.cff').read_text(encoding='utf-8')
+    assert f'__version__ = "{v}"' in (ROOT/'dew_nb/__init__.py').read_text(encoding='utf-8')
+    assert v in (ROOT/'CHANGELOG.md').read_text(encoding='utf-8')

@@ -1,0 +1,204 @@
+"The docs builder, the README writer and the checks"
+import base64, json, shutil, subprocess, sys
+from pathlib import Path
+from textwrap import dedent
+
+import api, check, docs_site, readme
+import pytest
+from nbpages import ROOT, Notebook, callouts, directives, find_notebooks, map_links, map_prose
+
+# ---------------------------------------------------------------- a small project to work on
+def md(s): return dict(cell_type='markdown', id=f'm{abs(hash(s)) % 10**6}', metadata={}, source=s.splitlines(True))
+def code(s, *outputs):
+    return dict(cell_type='code', execution_count=None, id=f'c{abs(hash(s)) % 10**6}', metadata={}, outputs=list(outputs), source=s.splitlines(True))
+def result(**data): return dict(output_type='execute_result', execution_count=None, metadata={}, data=data)
+def plain(s): return result(**{'text/plain': [s]})
+
+def save(path, *cells):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kernel = dict(display_name='python3', language='python', name='python3')
+    nb = dict(cells=list(cells), metadata=dict(kernelspec=kernel), nbformat=4, nbformat_minor=5)
+    path.write_text(json.dumps(nb, sort_keys=True, indent=1, ensure_ascii=False) + '\n', encoding='utf-8')
+
+PNG = 'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=='
+SRC = '''#| export
+def double(
+    x:int|None, # what is doubled
+    times:int=1 # how often
+) -> int: # the result
+    "Twice x, so 2*x*1"
+    return x*2**times
+
+class Box:
+    "Holds a thing"
+    def __init__(self,
+        thing # what is held
+    ): self.thing = thing
+    @property
+    def size(self) -> int:
+        "How big"
+        return 1
+    def _hidden(self): pass
+'''
+PATCH = '''#| export
+from fastcore.basics import patch
+@patch(cls_method=True)
+def empty(cls:Box) -> Box:
+    "A box with nothing"
+    return cls(None)
+LIMIT = 3 # the most
+'''
+
+@pytest.fixture
+def project(tmp_path):
+    "A project with two modules, a tutorial and an index"
+    for f in ('settings.ini', 'pyproject.toml'): shutil.copy(ROOT/f, tmp_path)
+    nbs = tmp_path/'nbs'
+    save(nbs/'index.ipynb', md('# small\n> A project'), md('See `00_boxes` and [how](tutorials/01_start.ipynb#a-start).\n'),
+         code('#| hide\nsecret = 1'), code('1+1', plain('2')),
+         code('#| echo: false\n#| fig-cap: "A dot"\ndot()', result(**{'image/png': PNG, 'text/plain': ['<Figure>']})))
+    save(nbs/'00_boxes.ipynb', code('#| default_exp boxes'), md('# Boxes\n> Things to put things in'),
+         md('Use `double` or `Box.empty()`, but not `nothing`.\n\n::: {.callout-note}\n## Mind\nthe gap\n:::\n\n$$a = b$$'),
+         code(SRC), code('double(2)', plain('4')), code(PATCH), code('#| hide\nimport nbdev; nbdev.nbdev_export()'))
+    save(nbs/'tutorials'/'01_start.ipynb', md('# A start'), md('Back to [boxes](../00_boxes.ipynb).'),
+         code('print(1)', dict(output_type='stream', name='stdout', text=['1\n'])))
+    (tmp_path/'dew_nb').mkdir()
+    (tmp_path/'dew_nb'/'__init__.py').write_text('__version__ = "0.1.0"\n')
+    (tmp_path/'dew_nb'/'byhand.py').write_text('x = 1\n')
+    cmd = [sys.executable, '-c', 'from nbdev.doclinks import nbdev_export; nbdev_export.__wrapped__()']
+    subprocess.run(cmd, cwd=tmp_path, check=True)
+    readme.write(tmp_path)
+    return tmp_path
+
+# ---------------------------------------------------------------- reading
+def test_directives():
+    opts, rest = directives('#| export\n#|eval: false\n\n#| fig-cap: "A: b"\nx = 1 #| hide_line\n')
+    assert opts == {'export': '', 'eval': 'false', 'fig-cap': 'A: b'} and rest == 'x = 1 #| hide_line\n'
+    assert directives('x = 1') == ({}, 'x = 1')
+
+def test_prose_is_not_code():
+    s = 'a b\n```python\na b\n```\na b\n~~~\na b\n~~~'
+    assert map_prose(s, lambda o: o.replace('a', 'X')).count('X') == 2
+    assert map_links('[t](a.ipynb){.x} `[t](a)`\n```\n[t](a)\n```', str.upper).startswith('[t](A.IPYNB) ')
+
+def test_callouts():
+    show = lambda k, t, b: f'<{k}|{t}|{b}>'
+    assert callouts('::: {.callout-tip}\nx\n:::', show) == '<tip||x>'
+    assert callouts('::: {.callout-warning title="T"}\nx\n:::', show) == '<warning|T|x>'
+    assert callouts('> [!NOTE]\n> x\n> y\n\nz', show) == '<note||x\ny>\n\nz'
+
+def test_order(project):
+    assert [n.rel for n in find_notebooks(project/'nbs')] == ['index.ipynb', '00_boxes.ipynb', 'tutorials/01_start.ipynb']
+    assert [n.doc for n in find_notebooks(project/'nbs')] == ['index', 'boxes', 'tutorials/start']
+
+# ---------------------------------------------------------------- API
+def test_function():
+    f = api.symbols(directives(SRC)[1])[0]
+    assert (f.name, f.kind, f.sig) == ('double', 'function', '(x: int | None, times: int=1) -> int')
+    assert [(p.name, p.type, p.default, p.doc) for p in f.params] == [
+        ('x', 'int | None', '', 'what is doubled'), ('times', 'int', '1', 'how often')]
+    assert f.returns.doc == 'the result'
+
+def test_class_and_patches():
+    box = api.symbols(directives(SRC)[1])[1]
+    assert (box.kind, box.sig, box.params[0].doc) == ('class', '(thing)', 'what is held')
+    assert [(m.name, m.kind) for m in box.members] == [('Box.size', 'property')]
+    empty, limit = api.symbols(directives(PATCH)[1])
+    assert (empty.name, empty.kind, empty.sig) == ('Box.empty', 'classmethod', '() -> Box')
+    assert (limit.name, limit.kind, limit.sig, limit.doc) == ('LIMIT', 'data', '3', 'the most')
+
+def test_dataclass_and_odd_signatures():
+    d, f, g = api.symbols(dedent('''
+        @dataclass(frozen=True)
+        class D:
+            "Doc"
+            # above
+            a: int
+            b: list = field(default_factory=list) # beside
+            _c: int = 0
+        def f(a, /, b, *args:int, c:'D|None'=None, # last
+              **kw): return 1 # not a parameter's comment
+        def g(x): return x # nor this
+        def _private(): pass'''))
+    assert d.sig == '(a: int, b: list = list())' and [p.doc for p in d.params] == ['above', 'beside']
+    assert [(p.name, p.type, p.doc) for p in f.params] == [('a', '', ''), ('b', '', ''), ('*args', 'int', ''), ('c', 'D|None', 'last'), ('**kw', '', '')]
+    assert g.params[0].doc == '' and g.returns is None
+
+def test_whole_package_is_documented():
+    "Every public name of the exported modules has an entry in the docs"
+    import ast
+    nbs = find_notebooks(ROOT/'nbs')
+    ix = docs_site.Index(nbs, 'dew_nb')
+    for n in (n for n in nbs if n.module and n.rel in ix.symbols):
+        path = ROOT/'dew_nb'/(n.module.replace('.', '/') + '.py')
+        if not path.exists(): continue
+        names = {s.name for s in ix.walk(n.rel)}
+        body = ast.parse(path.read_text(encoding='utf-8')).body
+        exported = next((ast.literal_eval(o.value) for o in body if isinstance(o, ast.Assign) and o.targets[0].id == '__all__'), [])
+        assert set(exported) - names == set(), n.rel
+
+# ---------------------------------------------------------------- docs
+def test_site(project, tmp_path):
+    dest = tmp_path/'site'
+    assert docs_site.build(dest, project) == []
+    boxes, index = (dest/'boxes.html').read_text(), (dest/'index.html').read_text()
+    for o in ('id="dew_nb.boxes.double"', 'id="dew_nb.boxes.Box.empty"', 'what is doubled', 'note admonition', 'class="math',
+              'tex-svg-full.js', 'href="#dew_nb.boxes.Box.empty"', '2*x*1'): assert o in boxes, o
+    assert 'nbdev_export' not in boxes and 'secret' not in index
+    assert index.index('Tutorials') < index.index('The library')
+    assert 'href="tutorials/start.html#a-start"' in index and 'href="boxes.html"' in index
+    assert 'href="../boxes.html"' in (dest/'tutorials'/'start.html').read_text()
+    assert (dest/'_static'/'tex-svg-full.js').exists() and list((dest/'_images').glob('*.png'))
+    assert 'double' in (dest/'searchindex.js').read_text() and 'double' in (dest/'api.html').read_text()
+
+def test_bad_link_is_an_error(project, tmp_path):
+    save(project/'nbs'/'01_lost.ipynb', md('# Lost'), md('[x](99_nowhere.ipynb)'))
+    with pytest.raises(ValueError, match='99_nowhere'): docs_site.build(tmp_path/'site', project)
+
+def test_warning_is_a_problem(project, tmp_path, capsys):
+    save(project/'nbs'/'01_warn.ipynb', md('# Warn'), md('{py:nonsense}`x`'))
+    assert any('warning' in o for o in docs_site.build(tmp_path/'site', project))
+
+def test_remote_reference_is_noticed(tmp_path):
+    (tmp_path/'a.html').write_text('<a href="https://x.y">fine</a><link rel="canonical" href="https://x.y/">')
+    assert docs_site.remote_references(tmp_path) == []
+    (tmp_path/'a.html').write_text('<script async src="https://cdn.x/y.js"></script><link rel="stylesheet" href="//fonts.x/y.css">')
+    assert len(docs_site.remote_references(tmp_path)) == 2
+
+# ---------------------------------------------------------------- README
+def test_readme(project):
+    s = (project/'README.md').read_text()
+    for o in ('# small', readme.NOTICE, '> A project', '[`00_boxes`](nbs/00_boxes.ipynb)', '(nbs/tutorials/01_start.ipynb#a-start)',
+              '```python\n1+1\n```\n\n```\n2\n```', '![A dot](images/readme-1.png)'): assert o in s, o
+    assert 'secret' not in s and 'dot()' not in s
+    assert (project/'images'/'readme-1.png').read_bytes() == base64.b64decode(PNG)
+    assert readme.differences(project) == []
+
+def test_readme_differences(project):
+    (project/'README.md').write_text('other')
+    (project/'images'/'readme-9.png').write_bytes(b'')
+    assert readme.differences(project) == ['README.md', 'images/readme-9.png']
+    readme.write(project)
+    assert readme.differences(project) == []
+
+# ---------------------------------------------------------------- checks
+def test_clean_project_passes(project):
+    assert check.clean(project) == [] and check.export(project) == [] and check.in_readme(project) == []
+
+def test_unclean_notebook_is_noticed(project):
+    f = project/'nbs'/'tutorials'/'01_start.ipynb'
+    nb = json.loads(f.read_text())
+    nb['cells'][2]['execution_count'] = 7
+    nb['cells'][2]['outputs'].append(dict(output_type='stream', name='stderr', text=['careful\n']))
+    f.write_text(json.dumps(nb, sort_keys=True, indent=1) + '\n')
+    was = f.read_bytes()
+    assert [o.split(':')[1].split('.')[0] for o in check.clean(project)] == [' not clean', ' a stored warning or progress bar']
+    assert f.read_bytes() == was
+
+def test_module_out_of_sync_is_noticed(project):
+    lib = project/'dew_nb'
+    (lib/'boxes.py').write_text((lib/'boxes.py').read_text() + '# edited\n')
+    (lib/'gone.py').write_text('# AUTOGENERATED! DO NOT EDIT! File to edit: ../nbs/07_gone.ipynb.\n')
+    was = {p: p.read_bytes() for p in project.rglob('*') if p.is_file()}
+    assert [' '.join(o.split()[:3]) for o in check.export(project)] == ['dew_nb/boxes.py differs from', 'dew_nb/gone.py has no']
+    assert {p: p.read_bytes() for p in project.rglob('*') if p.is_file()} == was
