@@ -14,7 +14,7 @@ __all__ = ['autocovariance', 'autocorrelation', 'tau_geyer', 'tau_ar1', 'tau_new
            'VarianceComponents', 'variance_components', 'mixed_components', 'EffectiveLength', 'fit_leff',
            'leff_direct']
 
-# %% ../nbs/04_leff.ipynb #0a91e184
+# %% ../nbs/04_leff.ipynb #33058106
 class _Scores(NamedTuple):
     "Centred scores (D, Lmax) filled up with zeros, lengths (D,), and the mean that was taken off"
     x: np.ndarray
@@ -26,14 +26,21 @@ def _scores(docs, mean: float | None=None, least: int=1) -> _Scores:
     if isinstance(docs, np.ndarray) and docs.ndim in (1, 2): docs = np.atleast_2d(docs)
     elif np.ndim(docs[0] if len(docs) else 0) == 0: docs = [docs]
     docs = [np.asarray(d, dtype=float).ravel() for d in docs]
-    if len(docs) < least: raise ValueError(f"{len(docs)} documents: expected at least {least} to compare documents")
+    if len(docs) < least:
+        raise ValueError(f"{len(docs)} documents: expected at least {least} to compare "
+                         "documents")
     n = np.array([len(d) for d in docs])
     flat = np.concatenate(docs)
     if (n < 2).any():
         i = int(np.argmax(n < 2))
-        raise ValueError(f"document {i} has {n[i]} scores: expected at least 2; drop documents that are too short")
-    if not np.isfinite(flat).all(): raise ValueError(f"scores have {int((~np.isfinite(flat)).sum())} NaN or infinite values; drop unscored positions first")
-    if np.ptp(flat) <= 1e-12*np.abs(flat).max(): raise ValueError(f"all scores equal {flat[0]:.6g}: a constant series has no effective length; check the detector")
+        raise ValueError(f"document {i} has {n[i]} scores: expected at least 2; drop "
+                         "documents that are too short")
+    if not np.isfinite(flat).all():
+        raise ValueError(f"scores have {int((~np.isfinite(flat)).sum())} NaN or infinite "
+                         "values; drop unscored positions first")
+    if np.ptp(flat) <= 1e-12*np.abs(flat).max():
+        raise ValueError(f"all scores equal {flat[0]:.6g}: a constant series has no effective "
+                         "length; check the detector")
     mu = float(flat.mean()) if mean is None else float(mean)
     X = np.zeros((len(n), n.max()))
     X[np.arange(n.max()) < n[:, None]] = flat - mu
@@ -94,7 +101,7 @@ def tau_ar1(
     r = float(np.clip(autocorrelation(docs, mean, 1)[1], -.999, .999))
     return (1+r)/(1-r)
 
-# %% ../nbs/04_leff.ipynb #61fd85c2
+# %% ../nbs/04_leff.ipynb #2bb55f89
 def _bandwidth(s: _Scores) -> int:
     "Andrews' (1991) Bartlett bandwidth with an AR(1) pilot, no more than the longest document allows"
     S, P = _lag_sums(s, 1)
@@ -111,7 +118,7 @@ def tau_newey_west(
     from statsmodels.stats.sandwich_covariance import S_hac_simple
     s = _scores(docs, mean)
     lags = _bandwidth(s) if lags is None else lags
-    x = np.pad(s.x, ((0, 0), (0, lags))).ravel()      # zeros between documents: no product crosses
+    x = np.pad(s.x, ((0, 0), (0, lags))).ravel()  # zeros between documents: no product crosses
     return float(S_hac_simple(x, nlags=lags)[0, 0]/(x @ x))
 
 def tau_bootstrap(
@@ -124,16 +131,17 @@ def tau_bootstrap(
     "Variance of the mean under a moving-block bootstrap over that of independent scores"
     s = _scores(docs, mean)
     block = _bandwidth(s) if block is None else block
-    if not 1 <= block <= s.n.max(): raise ValueError(f"block={block}: expected 1 to {s.n.max()}, the longest document")
+    if not 1 <= block <= s.n.max():
+        raise ValueError(f"block={block}: expected 1 to {s.n.max()}, the longest document")
     c = np.pad(s.x, ((0, 0), (1, 0))).cumsum(1)
     whole = np.arange(s.x.shape[1]-block+1) <= (s.n - block)[:, None]
     sums = (c[:, block:] - c[:, :-block])[whole]      # sums of all blocks inside a document
     g, nb = np.random.default_rng(seed), max(int(s.n.sum()//block), 1)
-    nb = min(nb, 1000)                                # the ratio does not depend on the number of blocks
+    nb = min(nb, 1000)  # the ratio does not depend on the number of blocks
     draws = g.choice(sums, (B, nb))*g.choice([-1., 1.], (B, nb))
     return float(draws.sum(1).var()/(nb*block)/((s.x**2).sum()/s.n.sum()))
 
-# %% ../nbs/04_leff.ipynb #abe53de3
+# %% ../nbs/04_leff.ipynb #f1d043db
 _TAU = dict(geyer=tau_geyer, ar1=tau_ar1, newey_west=tau_newey_west, bootstrap=tau_bootstrap)
 
 def leff_series(
@@ -142,12 +150,15 @@ def leff_series(
     mean: float | None=None, # the global mean; None: that of the series
 ) -> float: # effective length
     "Effective length of one series, from the correlation of neighbours"
-    if method not in _TAU: raise ValueError(f"method={method!r}: expected one of {sorted(_TAU)}")
+    if method not in _TAU:
+        raise ValueError(f"method={method!r}: expected one of {sorted(_TAU)}")
     x = np.asarray(x, dtype=float)
-    if x.ndim != 1: raise ValueError(f"x has shape {x.shape}: expected one series; for several documents use fit_leff")
+    if x.ndim != 1:
+        raise ValueError(f"x has shape {x.shape}: expected one series; for several documents "
+                         "use fit_leff")
     return len(x)/_TAU[method](x, mean)
 
-# %% ../nbs/04_leff.ipynb #ba620626
+# %% ../nbs/04_leff.ipynb #19fe4b39
 class VarianceComponents(NamedTuple):
     "Variance between and within documents"
     between: float # sigma_u^2, of the document effect
@@ -167,11 +178,13 @@ def variance_components(
     m = s.x.sum(1)/s.n
     ssb = float((s.n*(m - s.x.sum()/N)**2).sum())
     msb, msw = ssb/(D-1), float((s.x**2).sum() - (s.n*m**2).sum())/(N-D)
-    if msw <= 0: raise ValueError("scores are constant within every document: no within variance to compare with")
+    if msw <= 0:
+        raise ValueError("scores are constant within every document: no within variance to "
+                         "compare with")
     n0 = (N - (s.n**2).sum()/N)/(D-1)
     raw = max((msb - tau*msw)/n0, 0.)
     F, q = msb/(tau*msw), (1-level)/2
-    lim = [(F/stats.f.ppf(p, D-1, N-D) - 1)*tau/n0 for p in (1-q, q)]         # of between/within
+    lim = [(F/stats.f.ppf(p, D-1, N-D) - 1)*tau/n0 for p in (1-q, q)]  # of between/within
     low, high = (max(v, 0.)/(1+max(v, 0.)) for v in lim)
     return VarianceComponents(raw, msw, raw/(raw+msw), low, high)
 
@@ -184,12 +197,12 @@ def mixed_components(
     s = _scores(docs, 0., least=2)
     flat = s.x[np.arange(s.x.shape[1]) < s.n[:, None]]
     with warnings.catch_warnings():
-        warnings.simplefilter('ignore')                # no document effect lies on the boundary and warns
+        warnings.simplefilter('ignore')  # no document effect lies on the boundary and warns
         fit = MixedLM(flat, np.ones(len(flat)), groups=np.repeat(np.arange(len(s.n)), s.n)).fit(reml=True)
     b, w = float(np.asarray(fit.cov_re)[0, 0]), float(fit.scale)
     return VarianceComponents(b, w, b/(b+w), np.nan, np.nan)
 
-# %% ../nbs/04_leff.ipynb #0fae87b6
+# %% ../nbs/04_leff.ipynb #48807e36
 @dataclass(frozen=True, eq=False, repr=False)
 class EffectiveLength:
     "Estimated loss of information, between neighbours and between documents"
@@ -202,7 +215,8 @@ class EffectiveLength:
     boot: tuple = () # (var, doc_var, rho) of the bootstrap samples
 
     def __repr__(self):
-        return f'EffectiveLength(mean={self.mean:.4g}, var={self.var:.4g}, tau={self.tau:.3g}, share={self.share:.3g}, n_docs={self.n_docs})'
+        return (f'EffectiveLength(mean={self.mean:.4g}, var={self.var:.4g}, tau={self.tau:.3g}, '
+                f'share={self.share:.3g}, n_docs={self.n_docs})')
     @property
     def tau(self) -> float: return float(2*self.rho.sum() - 1)
     @property
@@ -226,7 +240,7 @@ def _leff_at(L, var, doc_var, rho):
     tau = 1 + 2*(np.maximum(1 - k/L[..., None], 0)*rho[..., 1:]).sum(-1)
     return (var/(doc_var + (var-doc_var)*np.maximum(tau, 1e-3)/L))[()]
 
-# %% ../nbs/04_leff.ipynb #922ad8ca
+# %% ../nbs/04_leff.ipynb #248fca02
 def _components(S, P, K: int):
     "Total variance, document variance and neighbours' correlation from lag sums (..., Kmax+1)"
     g = S[..., :K+1]/P[..., :K+1]
@@ -236,7 +250,7 @@ def _components(S, P, K: int):
 def fit_leff(
     docs, # scores of unmarked texts: a matrix of documents in rows or a list of series
     mean: float | None=None, # the global mean; None: estimated, 0: a shift of all texts counts as loss
-    reach: int | None=None, # lag beyond which neighbours are independent; None: a quarter of the longest, at most 64
+    reach: int | None=None, # lag where neighbours become independent; None: min(64, longest/4)
     level: float=.95, # of the confidence intervals
     B: int=500, # bootstrap samples of documents
     seed: int=0, # of the bootstrap
@@ -244,10 +258,14 @@ def fit_leff(
     "Estimate the loss between neighbours and between documents from scores of unmarked texts"
     s = _scores(docs, mean, least=2)
     K = min(64, max(s.n.max()//4, 1)) if reach is None else reach
-    if not 1 <= K < s.n.max()-1: raise ValueError(f"reach={K} for documents of up to {s.n.max()} scores: expected 1 to {s.n.max()-2}; give longer documents or a smaller reach")
+    if not 1 <= K < s.n.max()-1:
+        raise ValueError(f"reach={K} for documents of up to {s.n.max()} scores: expected 1 to "
+                         f"{s.n.max()-2}; give longer documents or a smaller reach")
     S, P = _lag_sums(s)
     long = int((s.n > K+1).sum())
-    if long < 2: raise ValueError(f"{long} documents are longer than reach={K}: expected at least 2; give longer documents or a smaller reach")
+    if long < 2:
+        raise ValueError(f"{long} documents are longer than reach={K}: expected at least 2; "
+                         "give longer documents or a smaller reach")
     W = np.random.default_rng(seed).multinomial(len(s.n), np.full(len(s.n), 1/len(s.n)), B)
     boot = _components(W@S, np.maximum(W@P, 1), K)
     var, du, rho = _components(S.sum(0), np.maximum(P.sum(0), 1), K)
@@ -257,7 +275,7 @@ def leff_direct(
     docs, # scores of unmarked texts of about one length
     mean: float | None=None, # the global mean; None: estimated
 ) -> float: # effective length at that length
-    "Variance of a score over that of a document's mean: no model, valid at the length of these documents only"
+    "Variance of a score over that of a document's mean; holds at the length of these documents"
     s = _scores(docs, mean, least=2)
     dof = len(s.n)-1 if mean is None else len(s.n)
     return float((s.x**2).sum()/s.n.sum()/(((s.x.sum(1)/s.n)**2).sum()/dof))

@@ -14,12 +14,13 @@ __all__ = ['alignment_law', 'scaled_law', 'gaussian_error', 'ScoreMoments', 'sco
            'threshold', 'p_chernoff', 'p_saddlepoint', 'p_empirical', 'hermite_coefs', 'score_covariance',
            'alignment_correlation', 'effective_length', 'Fit', 'ks_beta', 'qq_points', 'anderson_darling']
 
-# %% ../nbs/03_null.ipynb #d58a6c0b
+# %% ../nbs/03_null.ipynb #3e9472af
 def _check_n(n) -> float | None:
     "`n` as a float, `None` for the Gaussian limit"
     if n is None or n == np.inf: return None
     if isinstance(n, bool) or not np.isfinite(n) or n < 2:
-        raise ValueError(f"n={n!r}: expected a projection dimension of at least 2, or None for the Gaussian limit")
+        raise ValueError(f"n={n!r}: expected a projection dimension of at least 2, or None "
+                         "for the Gaussian limit")
     return float(n)
 
 def alignment_law(
@@ -27,7 +28,9 @@ def alignment_law(
 ): # frozen scipy distribution on [-1, 1]
     "Exact law of the alignment Z of a uniform unit vector with a fixed one"
     n = _check_n(n)
-    if n is None: raise ValueError("Z itself has no law for n=None (it goes to 0): use scaled_law(None) for sqrt(n)*Z")
+    if n is None:
+        raise ValueError("Z itself has no law for n=None (it goes to 0): use "
+                         "scaled_law(None) for sqrt(n)*Z")
     return stats.beta((n-1)/2, (n-1)/2, loc=-1, scale=2)
 
 def scaled_law(
@@ -47,7 +50,7 @@ def gaussian_error(
     x = np.linspace(-6, 6, m)
     return float(np.abs(scaled_law(n).cdf(x) - stats.norm.cdf(x)).max())
 
-# %% ../nbs/03_null.ipynb #dbe28238
+# %% ../nbs/03_null.ipynb #151c5caf
 @lru_cache(maxsize=128)
 def _nodes(n: float | None, gamma: float) -> tuple[np.ndarray, np.ndarray]:
     "Positive nodes x of X = sqrt(n) Z and weights of |X| (they sum to 1), fine enough for tanh(gamma x)"
@@ -67,10 +70,11 @@ def _nodes(n: float | None, gamma: float) -> tuple[np.ndarray, np.ndarray]:
 def _check_score(n, gamma, lam=1.) -> tuple[float | None, float, float]:
     "Checked and hashable (n, gamma, lam)"
     for k,v in (('gamma', gamma), ('lam', lam)):
-        if not np.isfinite(v) or v <= 0: raise ValueError(f"{k}={v!r}: expected a positive finite number")
+        if not np.isfinite(v) or v <= 0:
+            raise ValueError(f"{k}={v!r}: expected a positive finite number")
     return _check_n(n), float(gamma), float(lam)
 
-# %% ../nbs/03_null.ipynb #2d9bba6a
+# %% ../nbs/03_null.ipynb #e6035c2c
 class ScoreMoments(NamedTuple):
     "Cumulants of one score b = lam*tanh(gamma*sqrt(n)*Z) under the null"
     mean: float # 0, by symmetry
@@ -109,13 +113,17 @@ def null_sd(
 def _check_L(L):
     "Lengths as floats, all positive"
     L = np.asarray(L, dtype=float)
-    if not (L > 0).all(): raise ValueError(f"(effective) length {L}: expected more than 0; score a text with at least one scored token")
+    if not (L > 0).all():
+        raise ValueError(f"(effective) length {L}: expected more than 0; score a text with at "
+                         "least one scored token")
     return L[()]
 
-# %% ../nbs/03_null.ipynb #ee9db8b6
+# %% ../nbs/03_null.ipynb #f6ec5647
 def _finite(x, name='mean_b') -> np.ndarray:
     x = np.asarray(x, dtype=float)
-    if not np.isfinite(x).all(): raise ValueError(f"{name} has {int((~np.isfinite(x)).sum())} NaN or infinite values; drop texts without scored tokens first")
+    if not np.isfinite(x).all():
+        raise ValueError(f"{name} has {int((~np.isfinite(x)).sum())} NaN or infinite values; "
+                         "drop texts without scored tokens first")
     return x
 
 def z_score(
@@ -143,16 +151,17 @@ def threshold(
 ): # tau_alpha: accuse when the mean score exceeds it
     "Analytic threshold on the mean score"
     alpha = np.asarray(alpha, dtype=float)
-    if not ((alpha > 0) & (alpha < 1)).all(): raise ValueError(f"alpha={alpha}: expected a rate between 0 and 1")
+    if not ((alpha > 0) & (alpha < 1)).all():
+        raise ValueError(f"alpha={alpha}: expected a rate between 0 and 1")
     return (stats.norm.isf(alpha)*null_sd(n, gamma, lam, L_eff))[()]
 
-# %% ../nbs/03_null.ipynb #dfcc71f3
+# %% ../nbs/03_null.ipynb #f6d78978
 def _cgf(t: np.ndarray, n: float | None, gamma: float):
     "K, K', K'' of tanh(gamma X) at t >= 0, each the shape of t (M,)"
     x, w = _nodes(n, gamma)
     b, t = np.tanh(gamma*x), t[:, None]
     top = b[-1]
-    p, m = w*np.exp(t*(b-top))/2, w*np.exp(-t*(b+top))/2      # (M, Q) tilted weights of +b and -b
+    p, m = w*np.exp(t*(b-top))/2, w*np.exp(-t*(b+top))/2  # (M, Q) tilted weights of +b and -b
     Z = (p+m).sum(1)
     K1 = ((p-m)@b)/Z
     K2 = ((p*(b-K1[:, None])**2 + m*(b+K1[:, None])**2).sum(1))/Z
@@ -229,18 +238,19 @@ def p_saddlepoint(
         logp = np.where(u < 0, np.log1p(-np.exp(np.minimum(logp, 0))), logp).reshape(shape)[()]
     return logp if log else np.exp(logp)
 
-# %% ../nbs/03_null.ipynb #6eef62ab
+# %% ../nbs/03_null.ipynb #4b0ba01c
 def p_empirical(
     score, # document score(s)
     null_scores, # scores of texts known to be unmarked
 ): # p-value(s) in [1/(N+1), 1]
     "Rank of a score among null scores, with the +1 correction that makes the test valid"
     null = np.sort(_finite(null_scores, 'null_scores').ravel())
-    if not len(null): raise ValueError("null_scores is empty: give the scores of at least one unmarked text")
+    if not len(null):
+        raise ValueError("null_scores is empty: give the scores of at least one unmarked text")
     ge = len(null) - np.searchsorted(null, _finite(score, 'score'), side='left')
     return (1 + ge)/(1 + len(null))
 
-# %% ../nbs/03_null.ipynb #4eb5b68d
+# %% ../nbs/03_null.ipynb #3055e7c2
 def hermite_coefs(
     gamma: float, # slope inside the tanh
     order: int=21, # highest order
@@ -262,7 +272,9 @@ def _kappa_coefs(gamma: float, tol: float=3e-5, top: int=301) -> tuple[float, ..
     c2 = hermite_coefs(gamma, top)[1::2]**2
     rest = k1 - np.cumsum(c2)
     ok = np.flatnonzero(rest < tol*k1)
-    if not len(ok): raise ValueError(f"gamma={gamma}: tanh is too steep for a series up to order {top}; use gamma <= 5")
+    if not len(ok):
+        raise ValueError(f"gamma={gamma}: tanh is too steep for a series up to order {top}; "
+                         "use gamma <= 5")
     c2 = c2[:ok[0]+1].copy()
     c2[-1] += max(rest[ok[0]], 0)
     return tuple(c2.tolist())
@@ -301,7 +313,7 @@ def effective_length(
         raise ValueError(f"rho has shape {tuple(rho.shape)}: expected (..., L, L) with L >= 1")
     return L*L*_moments(None, float(gamma), 1.).var/score_covariance(rho, gamma).sum((-2, -1))
 
-# %% ../nbs/03_null.ipynb #88c6e848
+# %% ../nbs/03_null.ipynb #9f00baa4
 class Fit(NamedTuple):
     "Result of a goodness-of-fit test"
     statistic: float
@@ -310,8 +322,11 @@ class Fit(NamedTuple):
 def _alignments(z, n, least=8) -> np.ndarray:
     "Flat checked alignments"
     z = _finite(z, 'z').ravel()
-    if len(z) < least: raise ValueError(f"{len(z)} alignments: expected at least {least} to judge a fit")
-    if np.abs(z).max() > 1 + 1e-5: raise ValueError(f"|z| reaches {np.abs(z).max():.3g}: expected cosines; divide scaled alignments by sqrt(n)")
+    if len(z) < least:
+        raise ValueError(f"{len(z)} alignments: expected at least {least} to judge a fit")
+    if np.abs(z).max() > 1 + 1e-5:
+        raise ValueError(f"|z| reaches {np.abs(z).max():.3g}: expected cosines; divide scaled "
+                         "alignments by sqrt(n)")
     return np.clip(z, -1, 1)
 
 def ks_beta(
