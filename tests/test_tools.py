@@ -181,6 +181,11 @@ def test_readme_differences(project):
     readme.write(project)
     assert readme.differences(project) == []
 
+def test_dead_link_is_noticed(project):
+    assert readme.dead_links(project) == []
+    (project/'nbs'/'tutorials'/'01_start.ipynb').unlink()
+    assert readme.dead_links(project) == ['nbs/tutorials/01_start.ipynb']
+
 # ---------------------------------------------------------------- checks
 def test_clean_project_passes(project):
     assert check.clean(project) == [] and check.export(project) == [] and check.in_readme(project) == []

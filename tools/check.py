@@ -71,7 +71,9 @@ def export(root:Path=ROOT) -> list[str]:
     return [f'{f} {why(f)}. Run: nbdev_export' for f in sorted(want | have) if want.get(f) != have.get(f)]
 
 def in_readme(root:Path=ROOT) -> list[str]:
-    return [f'{f} is not as nbs/index.ipynb has it. Run: make readme' for f in readme.differences(root)]
+    "A README that differs from the index notebook, or leads nowhere"
+    return [f'{f} is not as nbs/index.ipynb has it. Run: make readme' for f in readme.differences(root)] + \
+        [f'README.md links to {f}, which does not exist' for f in readme.dead_links(root)]
 
 CHECKS = dict(clean=clean, export=export, readme=in_readme)
 

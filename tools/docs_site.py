@@ -89,7 +89,7 @@ def markdown(src:str, n:Notebook, ix:Index, cfg:dict) -> str:
     md = map_prose(src, lambda s: callouts(s, _admonition))
     md = re.sub(r'(\$\$\s*)\{#(eq-[\w-]+)\}', r'\1(\2)', md)     # Quarto's equation labels and references
     md = map_prose(md, lambda s: re.sub(r'(?<![\w`])@(eq-[\w-]+)', r'{eq}`\1`', s))
-    md = link_notebooks(md, ix.pages, lambda rel: posixpath.relpath(rel, n.group or '.'))
+    md = link_notebooks(md, lambda rel: posixpath.relpath(rel, n.group or '.') if rel in ix.pages else None)
     md = map_links(md, lambda t: _page_link(t, n, ix, cfg))
     return _symbol_links(md, n, ix)
 

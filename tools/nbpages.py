@@ -111,7 +111,7 @@ def is_external(target:str) -> bool: return bool(re.match(r'[a-z][a-z0-9+.-]*:|#
 
 _stem = re.compile(r'(?<![\[`\\])`((?:[\w-]+/)?\d+[a-z]?_\w+)(?:\.ipynb)?`(?!`|\]\()')
 
-def link_notebooks(md:str, notebooks:dict, f) -> str:
-    "Link a notebook's name, such as `00_keys`, to `f(rel)`, where `notebooks` holds its path `rel`"
-    def link(m): return f'[`{m[1]}`]({f(m[1] + ".ipynb")})' if m[1] + '.ipynb' in notebooks else m[0]
+def link_notebooks(md:str, f) -> str:
+    "Link a notebook's name, such as `00_keys`, to `f(its path)`, unless that is None"
+    def link(m): return f'[`{m[1]}`]({to})' if (to := f(m[1] + '.ipynb')) else m[0]
     return map_prose(md, lambda s: _stem.sub(link, s))

@@ -5,8 +5,7 @@
 import argparse, base64, posixpath, re, sys
 from pathlib import Path
 
-from nbpages import (ROOT, Notebook, callouts, directives, find_notebooks, is_external, link_notebooks, map_links, map_prose,
-                     settings, text)
+from nbpages import ROOT, Notebook, callouts, directives, is_external, link_notebooks, map_links, map_prose, settings, text
 
 NOTICE = '<!-- Written from nbs/index.ipynb by tools/readme.py: edit the notebook, not this file. -->'
 IMAGES = 'images'
@@ -18,9 +17,9 @@ def _alert(kind:str, title:str, body:str) -> str:
     lines = ([f'**{title.strip()}**', ''] if title else []) + body.splitlines()
     return '\n'.join([f'> [!{kind}]', *(f'> {o}'.rstrip() for o in lines)])
 
-def markdown(src:str, nbs:str, names:set) -> str:
+def markdown(src:str, nbs:str) -> str:
     "The notebook's markdown, with links that hold from the repository's root"
-    md = link_notebooks(map_prose(src, lambda s: callouts(s, _alert)), names, lambda rel: rel)
+    md = link_notebooks(map_prose(src, lambda s: callouts(s, _alert)), lambda rel: rel)
     return map_links(md, lambda t: t if is_external(t) else posixpath.normpath(posixpath.join(nbs, t)))
 
 def _fenced(s:str, lang:str='') -> str:
@@ -53,10 +52,10 @@ def render(root:Path=ROOT) -> dict:
     "What the README and its figures should hold: path -> bytes"
     cfg, figures = settings(root), {}
     n = Notebook(root/cfg['nbs_path']/cfg['readme_nb'], root/cfg['nbs_path'])
-    out, names = [], {o.rel for o in find_notebooks(n.nbs)}
+    out = []
     for c in n.cells:
         src = text(c['source'])
-        if c['cell_type'] == 'markdown': out.append(markdown(src, cfg['nbs_path'], names).strip())
+        if c['cell_type'] == 'markdown': out.append(markdown(src, cfg['nbs_path']).strip())
         elif c['cell_type'] == 'code': out += code(c, figures)
     title, _, rest = out[0].partition('\n')
     out[0] = f'{title}\n\n{NOTICE}\n\n{rest.strip()}'.strip()
@@ -69,6 +68,13 @@ def differences(root:Path=ROOT) -> list[str]:
     stale = [f'{IMAGES}/{f.name}' for f in sorted((root/IMAGES).glob('readme-*.png')) if f'{IMAGES}/{f.name}' not in want]
     return bad + stale
 
+def dead_links(root:Path=ROOT) -> list[str]:
+    "Links of the README to files that are not there"
+    found = []
+    map_links(render(root)['README.md'].decode(), lambda t: found.append(t) or t)
+    files = {t.partition('#')[0] for t in found if not is_external(t)} - {f for f in render(root)}
+    return sorted(f for f in files if not (root/f).exists())
+
 def write(root:Path=ROOT):
     "Write the README and its figures, remove figures that are no longer used"
     want = render(root)
@@ -80,8 +86,7 @@ def write(root:Path=ROOT):
 def main():
     p = argparse.ArgumentParser(description='Write README.md from the index notebook')
     p.add_argument('--check', action='store_true', help='write nothing; fail when README.md differs from the notebook')
-    bad = differences()
     if not p.parse_args().check: write()
-    elif bad: sys.exit(f'Not as nbs/index.ipynb has them: {", ".join(bad)}. Run: make readme')
+    elif bad := differences(): sys.exit(f'Not as nbs/index.ipynb has them: {", ".join(bad)}. Run: make readme')
 
 if __name__ == '__main__': main()
