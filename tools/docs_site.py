@@ -27,6 +27,7 @@ class Index:
         for n in notebooks:
             if n.module: self.symbols[n.rel] = self._collect(n)
         for n in notebooks:
+            if n.module: self.names[self.module(n)] = self.module(n)
             for s in self.walk(n.rel): self.names.setdefault(s.name, f'{self.module(n)}.{s.name}')
 
     def _collect(self, n:Notebook) -> dict:
@@ -258,7 +259,7 @@ def sphinx_conf(cfg:dict) -> dict:
                  show_navbar_depth=1, show_toc_level=2, home_page_in_toc=True, navbar_persistent=[], logo=dict(text=cfg['title']))
     return dict(
         project=cfg['title'], author=cfg['author'], copyright=cfg['copyright'], version=cfg['version'], release=cfg['version'],
-        html_title=cfg['title'], language='en', extensions=['myst_nb', 'sphinx_copybutton'],
+        html_title=cfg['title'], language='en', smartquotes=False, extensions=['myst_nb', 'sphinx_copybutton'],
         nb_execution_mode='off', nb_ipywidgets_js={}, nb_merge_streams=True, nb_number_source_lines=False,
         myst_enable_extensions=['dollarmath', 'amsmath', 'colon_fence', 'attrs_inline', 'attrs_block', 'deflist'],
         myst_heading_anchors=4, myst_dmath_double_inline=True, mathjax_path='tex-svg-full.js',

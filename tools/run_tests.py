@@ -5,8 +5,11 @@ import os, subprocess, sys, time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PY, WORKERS = sys.executable, os.environ.get('NBDEV_WORKERS', '1')
-BIN = Path(PY).parent
+PY, BIN = sys.executable, Path(sys.executable).parent
+CPUS = os.cpu_count() or 1
+WORKERS = int(os.environ.get('NBDEV_WORKERS', min(2, CPUS)))  # notebooks at a time; each may hold a language model
+# Notebooks share the cores instead of fighting for them; no progress bars in the log
+ENV = {'OMP_NUM_THREADS': str(max(1, CPUS//WORKERS)), 'TOKENIZERS_PARALLELISM': 'false', 'TQDM_DISABLE': '1', 'MPLBACKEND': 'agg', **os.environ}
 
 STEPS = {
     'clean':  ('Notebooks are clean and executed', [PY, 'tools/check.py', 'clean']),
@@ -23,7 +26,7 @@ def run(name:str) -> tuple[bool, float]:
     title, cmd = STEPS[name]
     print(f'\n=== {name}: {title}', flush=True)
     start = time.time()
-    ok = subprocess.run([str(o) for o in cmd], cwd=ROOT).returncode == 0
+    ok = subprocess.run([str(o) for o in cmd], cwd=ROOT, env=ENV).returncode == 0
     took = time.time() - start
     print(f'--- {name} {"passed" if ok else "FAILED"} in {clock(took)}', flush=True)
     return ok, took
