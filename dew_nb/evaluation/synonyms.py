@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Sequence
 
 # %% auto #0
-__all__ = ['STOP_WORDS', 'find_wordnet', 'WordNet', 'span_loglik', 'SynonymSubstitution']
+__all__ = ['STOP_WORDS', 'find_wordnet', 'WordNet', 'span_loglik', 'choice_loglik', 'SynonymSubstitution']
 
 # %% ../../nbs/21a_synonyms.ipynb #363087d9
 import numpy as np
@@ -93,7 +93,7 @@ def _inflect(word, ending):
     if re.fullmatch(r'(qu|[^aeiou])*[aeiou][^aeiouwxy]', word): word += word[-1]
     return word + ending
 
-# %% ../../nbs/21a_synonyms.ipynb #30d42d38
+# %% ../../nbs/21a_synonyms.ipynb #2bd912c3
 class WordNet:
     "Synonyms from WordNet's files"
     def __init__(self,
@@ -110,10 +110,15 @@ class WordNet:
         rows = (l.split() for l in file.read_text().splitlines() if not l.startswith(' '))
         return {r[0]: (int(r[-int(r[2]) - 1]), [int(o) for o in r[-int(r[2]):]])
                 for r in rows if '_' not in r[0]}
-    def _sense(self, pos, at):
-        "The words of one sense"
-        f = self._data[pos][at:at + 2000].split(b'\n', 1)[0].decode().split()
-        return [re.sub(r'\(.*\)', '', w) for w in f[4:4 + 2 * int(f[3], 16):2]]
+    def _sense(self, pos, at, similar=True):
+        "The words of one sense; of an adjective also those of the senses called similar"
+        row = self._data[pos]
+        f = row[at:row.index(b'\n', at)].split(b' | ')[0].decode().split()
+        end = 4 + 2 * int(f[3], 16)
+        words = [re.sub(r'\(.*\)', '', w) for w in f[4:end:2]]
+        near = [int(o) for k, o in zip(f[end+1::4], f[end+2::4]) if k == '&'] if similar else []
+        return words + [w for o in near for w in self._sense(pos, o, False)]
+    def __contains__(self, word): return any(True for _ in self._lemmas(word.lower()))
     def _lemmas(self, word):
         "(lemma, parts of speech, ending) for a word or, failing that, for what it is a form of"
         if any(word in i for i in self._index.values()): yield word, 'nvar', None
@@ -123,7 +128,7 @@ class WordNet:
             for l in stems:
                 if any(l in self._index[p] for p in pos): yield l, pos, form
 
-# %% ../../nbs/21a_synonyms.ipynb #b92c2da8
+# %% ../../nbs/21a_synonyms.ipynb #50c7ad17
 @patch
 def synonyms(self:WordNet,
     word: str, # any form, any case
@@ -136,6 +141,7 @@ def synonyms(self:WordNet,
                   for at in met[p][1])
         for w in (w for s in senses for w in s):
             if not (w.isalpha() and w.islower() and w != lemma): continue
+            if re.fullmatch('[ivxl]+', w): continue # a Roman numeral
             if ending == 'ed' and w in _IRREGULAR: continue
             found[_inflect(w, ending) if ending else w] = True
     found.pop(word, None)
@@ -174,6 +180,55 @@ def span_loglik(
         out[idx] = (logp * own).sum(1).double().numpy()
     return out, np.array([len(s) for s in S])
 
+# %% ../../nbs/21a_synonyms.ipynb #db482c49
+def _ids_mask(rows, pad_left, device):
+    "Padded token ids and their mask"
+    w = max(map(len, rows))
+    fill = lambda r, v, p: [p] * (w - len(r)) + v if pad_left else v + [p] * (w - len(r))
+    return (torch.tensor([fill(r, r, 0) for r in rows], device=device),
+            torch.tensor([fill(r, [1] * len(r), 0) for r in rows], device=device))
+
+@torch.no_grad()
+def choice_loglik(
+    host, # `.model` and `.tokenizer`
+    lefts: Sequence[str], # text before each place
+    spans: Sequence[Sequence[str]], # the alternatives for it
+    batch_size: int=32, # alternatives at a time, about
+    max_left: int=32, # tokens of text before that are looked at
+) -> list[np.ndarray]: # for each place, one natural logarithm an alternative
+    "Log-likelihood of several spans after the same text, sharing the work on that text"
+    tok, model, out = host.tokenizer, host.model, [None] * len(lefts)
+    start = [tok.bos_token_id if tok.bos_token_id is not None else tok.eos_token_id]
+    L = [(tok(t)['input_ids'] if t else [])[-max_left:] or start for t in lefts]
+    S = [[tok(s, add_special_tokens=False)['input_ids'] for s in ss] for ss in spans]
+    order = sorted(range(len(L)), key=lambda i: (len(L[i]), len(S[i])))
+    step = max(1, batch_size // max((len(s) for s in S), default=1))
+    for b in range(0, len(order), step):
+        idx = order[b:b+step]
+        ll = _after(model, [L[i] for i in idx], [S[i] for i in idx])
+        ends = np.cumsum([len(S[i]) for i in idx])
+        for i, part in zip(idx, np.split(ll, ends[:-1])): out[i] = part
+    return out
+
+# %% ../../nbs/21a_synonyms.ipynb #9392b3bc
+def _after(model, L, S):
+    "`choice_loglik` of one batch of token ids, alternatives in one array"
+    x, mask = _ids_mask(L, True, model.device)
+    keep = 'logits_to_keep' in inspect.signature(model.forward).parameters
+    past = model(input_ids=x, attention_mask=mask, position_ids=(mask.cumsum(1) - 1).clamp(min=0),
+                 use_cache=True, **(dict(logits_to_keep=1) if keep else {}))
+    row = torch.tensor([r for r, s in enumerate(S) for _ in s], device=model.device)
+    flat = [a for s in S for a in s]
+    cache = past.past_key_values
+    cache.batch_select_indices(row)
+    y, ymask = _ids_mask(flat, False, model.device)
+    both = torch.cat([mask[row], ymask], 1)
+    logits = model(input_ids=y, attention_mask=both, past_key_values=cache, use_cache=True,
+                   position_ids=(both.cumsum(1) - 1)[:, -y.shape[1]:].clamp(min=0)).logits
+    logits = torch.cat([past.logits[row, -1:], logits[:, :-1]], 1).float()
+    logp = logits.gather(-1, y[..., None])[..., 0] - logits.logsumexp(-1)
+    return (logp * ymask).sum(1).double().cpu().numpy()
+
 # %% ../../nbs/21a_synonyms.ipynb #02141bf7
 STOP_WORDS = frozenset("""a an the and or but nor so if than then as at by for from in into of off
  on onto out over to up with i me my we us our you your he him his she her it its they them their
@@ -209,7 +264,7 @@ class _Masked:
             y = self.model(**x).logits[torch.arange(len(t)), at]
             yield from y.float().log_softmax(-1).cpu()
 
-# %% ../../nbs/21a_synonyms.ipynb #f1c17adf
+# %% ../../nbs/21a_synonyms.ipynb #a6ea307b
 def _proper(words, i, word):
     "Whether a word looks like a name: a capital that no sentence asks for"
     return word[0].isupper() and i > 0 and not re.search(r'[.!?…]\W*$', words[i-1])
@@ -222,8 +277,9 @@ class SynonymSubstitution(BaseAttack):
         masked_lm=None, # hub id, folder or (model, tokenizer); the paper: "bert-large-uncased"
         host=None, # a causal host, used when there is no masked model
         constrain: bool=True, # False: the masked model's top prediction, as in the paper
-        max_candidates: int=8, # of the most frequent senses
+        max_candidates: int=6, # of the most frequent senses
         window: int=40, # words on either side that the model sees
+        batch_size: int=64, # alternatives that the host judges at a time
         **kwargs, # `cache`, `on_empty`, `progress`
     ):
         self.rate = _rate(rate)
@@ -231,28 +287,30 @@ class SynonymSubstitution(BaseAttack):
             raise ValueError('constrain=False needs a masked_lm: it makes the prediction')
         self.wn = wordnet if isinstance(wordnet, WordNet) else WordNet(wordnet)
         self.mlm, self.host = _Masked(masked_lm) if masked_lm is not None else None, host
-        self.constrain, self.max_candidates, self.window = constrain, max_candidates, window
+        self.constrain, self.max_candidates = constrain, max_candidates
+        self.window, self.batch_size = window, batch_size
         super().__init__(f'synonyms-{self.rate:g}', **kwargs)
     def settings(self):
         who = self.mlm.name if self.mlm else self.host.digest if self.host is not None else None
         return dict(rate=self.rate, wordnet=self.wn.digest, chooser=who, constrain=self.constrain,
                     max_candidates=self.max_candidates, window=self.window)
 
-# %% ../../nbs/21a_synonyms.ipynb #2c8847cc
+# %% ../../nbs/21a_synonyms.ipynb #fad335f2
 @patch
 def _plan(self:SynonymSubstitution, text, seed):
     "Words of the text, and (index, candidates, random number) of those to replace"
     words = re.findall(r'\s*\S+', text)
     parts = [_WORD.match(w) for w in words]
-    cand = {i: c[:self.max_candidates] for i, m in enumerate(parts)
-            if m and m[2].lower() not in STOP_WORDS and not _proper(words, i, m[2])
-            and (c := self.wn.synonyms(m[2]))}
+    if self.constrain: cand = {i: c[:self.max_candidates] for i, m in enumerate(parts)
+        if m and m[2].lower() not in STOP_WORDS and not _proper(words, i, m[2])
+        and (c := self.wn.synonyms(m[2]))}
+    else: cand = {i: [m[2]] for i, m in enumerate(parts) if m and m[2] in self.wn}
     rng = np.random.default_rng(seed)
     k = min(round(self.rate * len(words)), len(cand))
     pick = sorted(rng.choice(sorted(cand), k, replace=False).tolist()) if k else []
     return words, parts, [(i, cand[i], u) for i, u in zip(pick, rng.random(k))]
 
-# %% ../../nbs/21a_synonyms.ipynb #7a45e4cf
+# %% ../../nbs/21a_synonyms.ipynb #43b48637
 @patch
 def _choose(self:SynonymSubstitution, jobs):
     "One word for each job (left, right, old word, candidates, random number)"
@@ -260,10 +318,9 @@ def _choose(self:SynonymSubstitution, jobs):
         rows = self.mlm([j[0] for j in jobs], [j[1] for j in jobs])
         return [self._masked_word(row, old, cand) for row, (_, _, old, cand, _) in zip(rows, jobs)]
     if self.host is None: return [cand[int(u * len(cand))] for _, _, _, cand, u in jobs]
-    flat = [(l, ' ' * bool(l) + _case(c, old) + r) for l, r, old, cand, _ in jobs for c in cand]
-    ll, _ = span_loglik(self.host, [f[0] for f in flat], [f[1] for f in flat], max_left=48)
-    ends = np.cumsum([len(j[3]) for j in jobs])
-    return [j[3][int(np.argmax(ll[e - len(j[3]):e]))] for j, e in zip(jobs, ends)]
+    spans = [[' ' * bool(l) + _case(c, old) + r for c in cand] for l, r, old, cand, _ in jobs]
+    ll = choice_loglik(self.host, [j[0] for j in jobs], spans, self.batch_size)
+    return [j[3][int(np.argmax(l))] for j, l in zip(jobs, ll)]
 
 @patch
 def _masked_word(self:SynonymSubstitution, logp, old, cand):
@@ -275,13 +332,13 @@ def _masked_word(self:SynonymSubstitution, logp, old, cand):
     words = tok.convert_ids_to_tokens(logp.topk(min(50, len(logp))).indices.tolist())
     return next((w for w in words if w.isalpha() and w.lower() != old.lower()), cand[0])
 
-# %% ../../nbs/21a_synonyms.ipynb #40e2f404
+# %% ../../nbs/21a_synonyms.ipynb #8ae3cecb
 @patch
 def attack(self:SynonymSubstitution, texts, seeds):
     plans, jobs, W = [self._plan(t, s) for t, s in zip(texts, seeds)], [], self.window
     for words, parts, picks in plans:
         for i, cand, u in picks:
-            after = W if self.mlm is not None else 6 # a causal model needs few
+            after = W if self.mlm is not None else 4 # a causal model needs few
             right = parts[i][3] + ''.join(words[i+1:i+1+after])
             jobs.append((''.join(words[max(0, i-W):i]).strip(), right, parts[i][2], cand, u))
     new, out = iter(self._choose(jobs) if jobs else []), []
