@@ -1,0 +1,184 @@
+"The commands as processes: exit codes, standard input, JSON lines, keys, closed pipes and interrupts"
+import json, os, re, signal, subprocess, sys, time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+KEY = b'an example key: never use this one'
+ENV = {'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1', 'OMP_WAIT_POLICY': 'PASSIVE', 'TOKENIZERS_PARALLELISM': 'false'}
+HUMAN = ('The committee met on Tuesday and agreed to postpone the vote until the figures for the spring were complete. '
+         'Nobody in the room expected that the treasurer would resign before the summer.')
+
+def argv(name, *args): return [sys.executable, '-c', f'import sys; from dew_nb.commands import {name}; sys.exit({name}())', *map(str, args)]
+
+def env(**more):
+    e = {k: v for k, v in os.environ.items() if k not in ('DEW_KEY', 'DEW_DEBUG')}
+    return {**e, **ENV, **more}
+
+def run(name, *args, stdin='', **more):
+    "The command's exit code, output and error output"
+    stdin = stdin if isinstance(stdin, bytes) else stdin.encode()
+    r = subprocess.run(argv(name, *args), input=stdin, capture_output=True, env=env(**more), timeout=300)
+    return r.returncode, r.stdout.decode(), r.stderr.decode()
+
+def fails(name, *args, says, **kw):
+    "The command ends with 2, nothing on standard output and one line that contains `says`"
+    code, out, err = run(name, *args, **kw)
+    assert (code, out) == (2, ''), err
+    lines = [l for l in err.splitlines() if not l.endswith('…')]               # progress
+    assert len(lines) == 1 and says in lines[0] and lines[0].startswith(f'{name}: error: '), err
+    assert 'Traceback' not in err
+    return err
+
+@pytest.fixture(scope='module')
+def made(tmp_path_factory):
+    "A key file, a detector and marked texts, all made by dew_mark"
+    d = tmp_path_factory.mktemp('commands')
+    (d/'my.key').write_text(KEY.hex())
+    code, out, err = run('dew_mark', '--key-file', d/'my.key', '--save-detector', d/'my.dew', '--lam', 4, '--max-new-tokens', 50, '--json',
+                         '--lines', stdin='The old harbour lies\n\nScientists have found that\n')
+    assert code == 0, err
+    rows = [json.loads(l) for l in out.splitlines()]
+    (d/'marked.jsonl').write_text(out)
+    (d/'marked.txt').write_text(rows[0]['text'] + '\n')
+    return dict(dir=d, key=d/'my.key', det=d/'my.dew', rows=rows, out=out, err=err)
+
+# ---------------------------------------------------------------- without any model
+SECRET = 'c0ffee'*8
+@pytest.mark.parametrize('name', ['dew_mark', 'dew_detect'])
+@pytest.mark.parametrize('args', [[SECRET], ['--key', SECRET], [f'--key={SECRET}'], ['--key-file', SECRET], ['--key-env', SECRET],
+                                  [f'--seed={SECRET}'], ['a text', f' 0x{SECRET} ']])
+def test_no_key_on_the_command_line(name, args):
+    assert SECRET not in fails(name, *args, says='secret key')
+
+@pytest.mark.parametrize('args, says', [
+    ([], 'no prompt'), (['--file', 'no-such-file'], 'No such file or directory: no-such-file'), (['x', '--seed', 'y'], '--seed must be'),
+    (['x', '--max-new-tokens', '0'], '--max-new-tokens must be at least 1'), (['x', '--wrong'], 'unrecognized arguments: --wrong'),
+    (['x', '--lines', '--jsonl', 'f'], 'not both'), (['x'], 'no key: give --key-file FILE, or put the key into DEW_KEY'),
+    (['x', '--key-env', 'MINE'], 'put the key into MINE'), (['x', '--key-file', 'no-such-file'], 'no key file no-such-file'),
+    (['x', '--preset', 'best'], "invalid choice: 'best'")])
+def test_mark_errors(args, says): fails('dew_mark', *args, says=says)
+
+@pytest.mark.parametrize('args, says', [
+    (['--text', 'x', '--alpha', '0'], '--alpha must lie between 0 and 1'), (['no-such-file'], 'no file no-such-file'),
+    (['--text', 'x', '--detector', 'no.dew'], 'no detector file no.dew'), (['--text', 'x', '--tokens'], '--tokens needs --json'),
+    (['--text', 'x', '--detector', 'a.dew', '--key-file', 'k', '--lam', '2'], '--key-file, --lam beside --detector'),
+    (['--text', 'x'], 'no key')])
+def test_detect_errors(args, says): fails('dew_detect', *args, says=says)
+
+def test_bad_keys(tmp_path):
+    for digits, says in (('abcd', '2 bytes; at least 16'), ('xyz', 'not hexadecimal'), ('abc', 'not hexadecimal')):
+        err = fails('dew_mark', 'x', says=says, DEW_KEY=digits)
+        assert 'DEW_KEY' in err
+    (tmp_path/'k').write_bytes(b'\xff\x00')
+    fails('dew_mark', 'x', '--key-file', tmp_path/'k', says='is not text of hexadecimal digits')
+    fails('dew_mark', 'x', '--key-file', tmp_path, says='no key file')
+    fails('dew_mark', 'x', '--lam', '-1', says='lam must be', DEW_KEY=KEY.hex())
+
+def test_new_key(tmp_path):
+    code, out, err = run('dew_mark', '--new-key', tmp_path/'k')
+    digits = (tmp_path/'k').read_text().strip()
+    assert (code, out) == (0, '') and re.fullmatch('[0-9a-f]{64}', digits) and digits not in err
+    if os.name == 'posix': assert (tmp_path/'k').stat().st_mode & 0o077 == 0
+    fails('dew_mark', '--new-key', tmp_path/'k', says='left as it is')
+    assert (tmp_path/'k').read_text().strip() == digits
+
+def test_help_is_quick():
+    "Neither the module nor --help loads torch"
+    code = "import sys; from dew_nb.commands import dew_detect, dew_mark; dew_mark(['--help']); dew_detect(['--help']); " \
+           "print('LOADED', sorted({'torch', 'transformers', 'numpy'} & set(sys.modules)))"
+    r = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, env=env())
+    assert r.stdout.endswith('LOADED []\n') and 'Exit code' in r.stdout, r.stdout + r.stderr
+
+def test_commands_are_installed():
+    "settings.ini names both commands, and they exist"
+    from nbpages import settings
+    import dew_nb.commands as c
+    for o in settings()['console_scripts'].split():
+        name, _, where = o.partition('=')
+        assert where == f'dew_nb.commands:{name}' and callable(getattr(c, name))
+    assert settings()['console_scripts'].count('=') == 2
+
+# ---------------------------------------------------------------- with the embedded models
+def test_mark_output(made):
+    rows = made['rows']
+    assert [r['prompt'] for r in rows] == ['The old harbour lies', 'Scientists have found that'] and all(r['text'].strip() for r in rows)
+    assert rows[0]['config']['lam'] == 4 and len(rows[0]['key']) == 16
+    for s in (KEY.hex(), KEY.decode()): assert s not in made['out'] + made['err'] and s.encode() not in made['det'].read_bytes()
+
+def test_detect_stdin_and_exit_codes(made):
+    det = ['--detector', made['det'], '--quiet']
+    code, out, err = run('dew_detect', *det, stdin=made['rows'][0]['text'] + '\n')
+    assert (code, err) == (0, '') and re.search(r'^stdin .* marked$', out, re.M), out
+    code, out, err = run('dew_detect', *det, '--json', '-', made['dir']/'marked.txt', '--text', '', stdin=HUMAN.encode() + b' caf\xe9 \xf0\x9f\x99\x82')
+    rows = [json.loads(l) for l in out.splitlines()]
+    assert code == 1 and [r['verdict'] for r in rows] == ['too short', 'not marked', 'marked'] and rows[1]['name'] == 'stdin'
+    assert rows[0]['p_value'] == 1 and rows[2]['alpha'] == .01
+
+def test_detect_json_lines(made, tmp_path):
+    n, human = 300, json.dumps(dict(body=HUMAN))
+    marked = json.dumps(dict(body=made['rows'][1]['text']))
+    code, out, err = run('dew_detect', '--detector', made['det'], '--jsonl', 'body', '--json', stdin='\n'.join([human, '']*n + [marked]))
+    rows = [json.loads(l) for l in out.splitlines()]
+    assert code == 1 and [r['marked'] for r in rows] == [False]*n + [True], err
+    assert rows[0]['name'] == 'stdin:1' and rows[-1]['name'] == f'stdin:{2*n+1}'
+
+@pytest.mark.parametrize('line, says', [('{"body": 1}', "line 2: 'body' is int"), ('{"text": ""}', "line 2 has no field 'body'; it has 'text'"),
+                                        ('{"body": ', 'line 2 is not JSON'), ('[1]', 'a JSON object is expected')])
+def test_bad_json_lines(line, says):
+    "Checked without a model: the reader stops at the line"
+    from dew_nb.commands import UsageError, _texts
+    from tempfile import TemporaryDirectory
+    with TemporaryDirectory() as d:
+        p = Path(d)/'x.jsonl'
+        p.write_text('{"body": "fine"}\n' + line + '\n')
+        got = _texts([str(p)], [], 'body')
+        assert next(got) == (f'{p}:1', 'fine')
+        with pytest.raises(UsageError, match=re.escape(says)): next(got)
+
+def test_json_lines_are_read_one_by_one(tmp_path):
+    "A stream that never ends can be read: bounded memory"
+    from dew_nb.commands import _json_lines
+    p = tmp_path/'pipe'
+    os.mkfifo(p)
+    w = subprocess.Popen([sys.executable, '-c', f'f = open({str(p)!r}, "w")\nwhile True: f.write(\'{{"t": "x"}}\\n\')'], stderr=subprocess.DEVNULL)
+    try:
+        g = _json_lines(str(p), 't')
+        assert [next(g) for _ in range(1000)][-1] == (1000, 'x')
+        g.close()
+    finally: w.kill(); w.wait()
+
+def test_key_and_host_detect_like_the_detector(made):
+    "With the key instead of a detector file; a missing or broken detector is told in one line"
+    code, out, err = run('dew_detect', '--jsonl', 'text', made['dir']/'marked.jsonl', '--json', '--lam', 4, MINE=KEY.hex(), DEW_KEY='')
+    assert code == 2 and 'no key' in err
+    code, out, err = run('dew_detect', '--key-env', 'MINE', '--jsonl', 'text', made['dir']/'marked.jsonl', '--lam', 4, MINE=KEY.hex())
+    assert code == 0 and out.count(' marked') == 2, out + err
+    broken = made['dir']/'broken.dew'
+    broken.write_bytes(made['det'].read_bytes()[:-100])
+    fails('dew_detect', '--text', 'x', '--detector', broken, says='')
+    fails('dew_detect', '--detector', made['det'], '--jsonl', 'text', says='no text given', stdin='\n\n')
+
+@pytest.mark.skipif(os.name != 'posix', reason='pipes and signals of POSIX')
+def test_closed_pipe(made):
+    "A reader that goes away ends the command quietly"
+    lines = b''.join(json.dumps(dict(t=f'{i} {HUMAN}')).encode() + b'\n' for i in range(500))
+    p = subprocess.Popen(argv('dew_detect', '--detector', made['det'], '--jsonl', 't', '--json', '--quiet'), stdin=subprocess.PIPE,
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env())
+    p.stdout.close()
+    try: p.stdin.write(lines); p.stdin.close()
+    except BrokenPipeError: pass
+    err = p.stderr.read().decode()
+    assert p.wait(timeout=300) == 141 and err == ''
+
+@pytest.mark.skipif(os.name != 'posix', reason='pipes and signals of POSIX')
+def test_interrupt(tmp_path):
+    "Ctrl-C ends with 130 and one line"
+    os.mkfifo(tmp_path/'pipe')
+    p = subprocess.Popen(argv('dew_mark', '--file', tmp_path/'pipe'), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env())
+    with open(tmp_path/'pipe', 'wb'):                                          # opens when the command reads
+        time.sleep(.2)
+        p.send_signal(signal.SIGINT)
+        out, err = p.communicate(timeout=300)
+    assert (p.returncode, out, err) == (130, b'', b'dew_mark: interrupted\n')
