@@ -1,0 +1,122 @@
+"""What the mark costs: time per generation step, as a ratio to unmarked generation in the same interleaved run.
+
+    python tools/bench_speed.py --shape llama-3.2-3b --out nbs/studies/data/speed_gpu.json    # random weights, real shapes
+    python tools/bench_speed.py --shape embedded --batches 1 16 --out nbs/studies/data/speed_cpu.json
+
+Each round times every variant once, in random order; reported are medians over rounds of the seconds per step and of the
+ratio within the round. With --detect, also how much faster 1,000 texts in one call are than 1,000 calls.
+"""
+import argparse, json, random, statistics, tempfile, time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dew_nb import DEW, DEWConfig, load_encoder, load_host
+from dew_nb.hosts import wrap_encoder, wrap_host
+from study_common import machine, study_key
+
+class Folded:
+    "Contexts whose ids are brought into the range of the tokenizer at hand (random weights give random ids)"
+    def __init__(self, contexts, size): self.inner, self.size = contexts, size
+    def __getattr__(self, k): return getattr(self.inner, k)
+    def __call__(self, windows): return self.inner(windows % self.size)
+
+def shaped(device):
+    "A host of Llama-3.2-3B's shape and an encoder of XLM-R-base's, with random weights"
+    from sentence_transformers import SentenceTransformer
+    try: from sentence_transformers.models import Pooling, Transformer
+    except ImportError: from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+    from transformers import LlamaConfig, LlamaForCausalLM, XLMRobertaConfig, XLMRobertaModel
+    small, enc = load_host(device='cpu'), load_encoder(device='cpu')
+    cfg = LlamaConfig(vocab_size=128256, hidden_size=3072, intermediate_size=8192, num_hidden_layers=28, num_attention_heads=24,
+                      num_key_value_heads=8, head_dim=128, tie_word_embeddings=True, bos_token_id=1, eos_token_id=None, pad_token_id=0)
+    torch.manual_seed(0)
+    with torch.device(device):
+        torch.set_default_dtype(torch.bfloat16); model = LlamaForCausalLM(cfg).eval(); torch.set_default_dtype(torch.float32)
+    tok = enc.backend.model.tokenizer
+    with tempfile.TemporaryDirectory() as d:
+        XLMRobertaModel(XLMRobertaConfig(vocab_size=len(tok), hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072,
+                                         max_position_embeddings=514, type_vocab_size=1, pad_token_id=tok.pad_token_id)).save_pretrained(d)
+        tok.save_pretrained(d)
+        t = Transformer(d)
+        st = SentenceTransformer(modules=[t, Pooling(768)], device=device)
+    return wrap_host(model, small.tokenizer, 'llama-3.2-3b shape'), wrap_encoder(st, name='xlm-r-base shape')
+
+def variants(host, enc, sizes):
+    "Name: function that makes the logits processors of one call"
+    from transformers import SynthIDTextWatermarkingConfig, WatermarkingConfig
+    V, dev = host.model.config.vocab_size, host.model.device
+    wm = DEW.build(host, enc, study_key(0), DEWConfig.preset('paper'), dtype=torch.float16, device=dev)
+    if V > len(host.tokenizer): wm.contexts = Folded(wm.contexts, len(host.tokenizer)-100)
+    plain = DEW(wm.config, wm.table, wm.contexts, host)
+    def no_graph():
+        ce = getattr(wm.contexts, 'inner', wm.contexts)
+        ce.fast, ce.capacity = None, 0
+        return [plain.processor()]
+    fast = getattr(getattr(wm.contexts, 'inner', wm.contexts), 'fast', None)
+    def graph():
+        ce = getattr(wm.contexts, 'inner', wm.contexts)
+        ce.fast, ce.capacity = fast, 4096
+        return [plain.processor()]
+    out = {'no mark': lambda: [], 'KGW (transformers)': lambda: [WatermarkingConfig().construct_processor(V, dev)],
+           'SynthID (transformers)': lambda: [SynthIDTextWatermarkingConfig(keys=list(range(1, 31)), ngram_len=4).construct_processor(V, dev)],
+           'DEW': graph}
+    if fast is not None: out['DEW, plain encoder call'] = no_graph
+    return out
+
+def bench(host, enc, batches, rounds, tokens, prompt=30):
+    rows, model = [], host.model
+    vs = variants(host, enc, batches)
+    for B in batches:
+        ids = torch.randint(10, 40_000, (B, prompt), device=model.device)
+        x = dict(input_ids=ids, attention_mask=torch.ones_like(ids))
+        def once(name):
+            if model.device.type == 'cuda': torch.cuda.synchronize()
+            t = time.perf_counter()
+            with torch.no_grad(): model.generate(**x, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=True, top_k=0, pad_token_id=0, logits_processor=vs[name]())
+            if model.device.type == 'cuda': torch.cuda.synchronize()
+            return (time.perf_counter()-t)/tokens
+        for v in vs: once(v)                                       # warm up, record graphs
+        times = {v: [] for v in vs}
+        for r in range(rounds):
+            order = list(vs); random.Random(r).shuffle(order)
+            for v in order: times[v].append(once(v))
+        for v in vs:
+            ratio = [a/b for a,b in zip(times[v], times['no mark'])]
+            rows.append(dict(batch=B, variant=v, ms_per_step=1e3*statistics.median(times[v]), ratio=statistics.median(ratio), low=min(ratio), high=max(ratio)))
+            print(f"batch {B:3} {v:24} {rows[-1]['ms_per_step']:8.2f} ms/step  ratio {rows[-1]['ratio']:.3f} ({min(ratio):.3f}-{max(ratio):.3f})", flush=True)
+    return rows
+
+def detection(texts, singles):
+    "One call for many texts against one call a text, interleaved"
+    host, enc = load_host(), load_encoder()
+    det = DEW.build(host, enc, study_key(0)).detector()
+    from dew_nb.evaluation.corpora import build_corpus
+    ts = list(build_corpus(host, n=texts).human)
+    det.detect(ts[:8]); [det.detect(t) for t in ts[:3]]
+    one, many = [], []
+    for r in range(3):
+        t = time.perf_counter(); det.detect(ts, progress=False); many.append((time.perf_counter()-t)/len(ts))
+        t = time.perf_counter(); [det.detect(x) for x in ts[r*singles:(r+1)*singles]]; one.append((time.perf_counter()-t)/singles)
+    d = dict(texts=texts, texts_per_second_one_call=1/statistics.median(many), texts_per_second_single_calls=1/statistics.median(one),
+             ratio=statistics.median(one)/statistics.median(many))
+    print(d, flush=True)
+    return d
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument('--shape', choices=('embedded', 'llama-3.2-3b'), default='embedded'); ap.add_argument('--batches', type=int, nargs='+', default=[1, 16, 64])
+    ap.add_argument('--rounds', type=int, default=5); ap.add_argument('--tokens', type=int, default=40)
+    ap.add_argument('--detect', type=int, default=0, help='texts for the detection benchmark'); ap.add_argument('--singles', type=int, default=100)
+    ap.add_argument('--device'); ap.add_argument('--out', type=Path, required=True)
+    a = ap.parse_args()
+    dev = a.device or ('cuda' if torch.cuda.is_available() else 'cpu')
+    host, enc = shaped(dev) if a.shape != 'embedded' else (load_host(device=dev), load_encoder(device=dev))
+    res = dict(insertion=bench(host, enc, a.batches, a.rounds, a.tokens))
+    if a.detect: res['detection'] = detection(a.detect, a.singles)
+    a.out.parent.mkdir(parents=True, exist_ok=True)
+    a.out.write_text(json.dumps(dict(command=f'python tools/bench_speed.py --shape {a.shape} --batches {" ".join(map(str, a.batches))} --out {a.out.name}', shape=a.shape,
+        rounds=a.rounds, tokens=a.tokens, **res, **machine()), indent=1)+'\n')
+
+if __name__ == '__main__': main()

