@@ -36,7 +36,7 @@ def made(tmp_path_factory):
     "A key file, a detector and marked texts, all made by dew_mark"
     d = tmp_path_factory.mktemp('commands')
     (d/'my.key').write_text(KEY.hex())
-    code, out, err = run('dew_mark', '--key-file', d/'my.key', '--save-detector', d/'my.dew', '--lam', 4, '--max-new-tokens', 50, '--json',
+    code, out, err = run('dew_mark', '--key-file', d/'my.key', '--save-detector', d/'my.dew', '--lam', 6, '--max-new-tokens', 60, '--json',
                          '--lines', stdin='The old harbour lies\n\nScientists have found that\n')
     assert code == 0, err
     rows = [json.loads(l) for l in out.splitlines()]
@@ -104,25 +104,25 @@ def test_commands_are_installed():
 def test_mark_output(made):
     rows = made['rows']
     assert [r['prompt'] for r in rows] == ['The old harbour lies', 'Scientists have found that'] and all(r['text'].strip() for r in rows)
-    assert rows[0]['config']['lam'] == 4 and len(rows[0]['key']) == 16
+    assert rows[0]['config']['lam'] == 6 and len(rows[0]['key']) == 16
     for s in (KEY.hex(), KEY.decode()): assert s not in made['out'] + made['err'] and s.encode() not in made['det'].read_bytes()
 
-def test_detect_stdin_and_exit_codes(made):
-    det = ['--detector', made['det'], '--quiet']
-    code, out, err = run('dew_detect', *det, stdin=made['rows'][0]['text'] + '\n')
-    assert (code, err) == (0, '') and re.search(r'^stdin .* marked$', out, re.M), out
-    code, out, err = run('dew_detect', *det, '--json', '-', made['dir']/'marked.txt', '--text', '', stdin=HUMAN.encode() + b' caf\xe9 \xf0\x9f\x99\x82')
-    rows = [json.loads(l) for l in out.splitlines()]
-    assert code == 1 and [r['verdict'] for r in rows] == ['too short', 'not marked', 'marked'] and rows[1]['name'] == 'stdin'
-    assert rows[0]['p_value'] == 1 and rows[2]['alpha'] == .01
+def test_all_marked(made):
+    "Standard input and a file, both marked: exit code 0 and a table; the line break at the end is not part of a text"
+    code, out, err = run('dew_detect', '--detector', made['det'], '--quiet', '-', made['dir']/'marked.txt', stdin=made['rows'][0]['text'])
+    head, a, b = out.splitlines()
+    assert (code, err) == (0, '') and head.split()[-2:] == ['p-value', 'verdict'] and a.startswith('stdin ') and a.endswith('  marked'), out
+    assert a[28:] == b[28:]
 
-def test_detect_json_lines(made, tmp_path):
-    n, human = 300, json.dumps(dict(body=HUMAN))
-    marked = json.dumps(dict(body=made['rows'][1]['text']))
-    code, out, err = run('dew_detect', '--detector', made['det'], '--jsonl', 'body', '--json', stdin='\n'.join([human, '']*n + [marked]))
+def test_json_lines(made):
+    "Standard input as JSON lines, one of them unmarked: exit code 1"
+    bodies = [HUMAN + ' 🙂']*200 + ['', ' \n', 'caf\ufffd', made['rows'][1]['text']]
+    stdin = b'\n\n'.join(json.dumps(dict(body=o)).encode() for o in bodies).replace(b'\\ufffd', b'\xe9')
+    code, out, err = run('dew_detect', '--detector', made['det'], '--jsonl', 'body', '--json', stdin=stdin)
     rows = [json.loads(l) for l in out.splitlines()]
-    assert code == 1 and [r['marked'] for r in rows] == [False]*n + [True], err
-    assert rows[0]['name'] == 'stdin:1' and rows[-1]['name'] == f'stdin:{2*n+1}'
+    assert code == 1 and [r['verdict'] for r in rows] == ['not marked']*200 + ['too short']*3 + ['marked'], err
+    assert rows[0]['name'] == 'stdin:1' and rows[-1]['name'] == f'stdin:{2*len(rows)-1}'
+    assert rows[200]['p_value'] == 1 and rows[0]['alpha'] == .01 and rows[0]['key'] == made['rows'][0]['key']
 
 @pytest.mark.parametrize('line, says', [('{"body": 1}', "line 2: 'body' is int"), ('{"text": ""}', "line 2 has no field 'body'; it has 'text'"),
                                         ('{"body": ', 'line 2 is not JSON'), ('[1]', 'a JSON object is expected')])
@@ -150,20 +150,17 @@ def test_json_lines_are_read_one_by_one(tmp_path):
     finally: w.kill(); w.wait()
 
 def test_key_and_host_detect_like_the_detector(made):
-    "With the key instead of a detector file; a missing or broken detector is told in one line"
-    code, out, err = run('dew_detect', '--jsonl', 'text', made['dir']/'marked.jsonl', '--json', '--lam', 4, MINE=KEY.hex(), DEW_KEY='')
-    assert code == 2 and 'no key' in err
-    code, out, err = run('dew_detect', '--key-env', 'MINE', '--jsonl', 'text', made['dir']/'marked.jsonl', '--lam', 4, MINE=KEY.hex())
+    "With the key instead of a detector file; a broken detector file is told in one line"
+    code, out, err = run('dew_detect', '--key-env', 'MINE', '--jsonl', 'text', made['dir']/'marked.jsonl', '--lam', 6, MINE=KEY.hex())
     assert code == 0 and out.count(' marked') == 2, out + err
     broken = made['dir']/'broken.dew'
     broken.write_bytes(made['det'].read_bytes()[:-100])
     fails('dew_detect', '--text', 'x', '--detector', broken, says='')
-    fails('dew_detect', '--detector', made['det'], '--jsonl', 'text', says='no text given', stdin='\n\n')
 
 @pytest.mark.skipif(os.name != 'posix', reason='pipes and signals of POSIX')
 def test_closed_pipe(made):
     "A reader that goes away ends the command quietly"
-    lines = b''.join(json.dumps(dict(t=f'{i} {HUMAN}')).encode() + b'\n' for i in range(500))
+    lines = b''.join(json.dumps(dict(t=f'{i} {HUMAN}')).encode() + b'\n' for i in range(50))
     p = subprocess.Popen(argv('dew_detect', '--detector', made['det'], '--jsonl', 't', '--json', '--quiet'), stdin=subprocess.PIPE,
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env())
     p.stdout.close()
