@@ -1,0 +1,194 @@
+"""Donor tables on real tokenizers: every token of SmolLM2 and of Gemma, and the odd ones of tokenizers of other families."""
+import os, time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from dew_nb import donors
+from dew_nb.donors import (KINDS, agnostic_scheme, donor_embeddings, donor_map, donor_scheme, donor_tokenizer, explain_tokens,
+                           token_texts)
+from dew_nb.hosts import ASSETS, Host, asset_path, cache_dir, load_host
+
+HAS_GEMMA = (cache_dir()/ASSETS['gemma3-270m'].folder/'manifest.json').is_file()
+needs_gemma = pytest.mark.skipif(not HAS_GEMMA, reason="gemma3-270m is not in the cache; load_host('gemma3-270m') puts it there")
+
+
+@pytest.fixture(scope='module')
+def smol(): return load_host('smollm2-135m', device='cpu')
+
+@pytest.fixture(scope='module')
+def gemma(): return load_host('gemma3-270m', device='cpu')
+
+@pytest.fixture(scope='module')
+def words(): return Host('minilm-words', asset_path('minilm'), device='cpu')
+
+@pytest.fixture(scope='module')
+def both(smol, gemma):
+    "Maps in both directions, and the seconds each took"
+    out = {}
+    for h,d in ((smol, gemma), (gemma, smol)):
+        h.tokenizer, d.tokenizer, d.embeddings
+        t = time.time(); M, rep = donor_map(h.tokenizer, d); out[h.name] = (M, rep, time.time()-t)
+    return out
+
+def kind_of(host, donor, names):
+    ids = host.tokenizer.convert_tokens_to_ids(names)
+    assert [host.tokenizer.convert_ids_to_tokens(i) for i in ids] == names, 'a name is not a token of this tokenizer'
+    return {o['token']: o for o in explain_tokens(host.tokenizer, donor, ids)}
+
+
+# --- SmolLM2 with its own tokens and with MiniLM's
+
+def test_own_tokens_come_back_to_themselves(smol):
+    M, rep = donor_map(smol.tokenizer, smol)
+    one = rep.ids('one')
+    assert (M.indices[M.indptr[one]] == one).mean() > .999 and rep.one_to_one > .98
+    assert rep.counts()['special'] == 17 and rep.counts()['unknown'] == 0
+
+def test_rows_past_the_tokenizer_are_unused(smol, words):
+    n = len(smol.tokenizer)
+    X, rep = donor_embeddings(smol.tokenizer, words, [n-1, n, n+100])
+    assert [KINDS[k] for k in rep.kind[1:]] == ['unused', 'unused'] and not X[1:].any()
+
+def test_the_replacement_character_itself_is_a_character(smol, words):
+    i = smol.tokenizer.convert_tokens_to_ids('ï¿½')
+    if smol.tokenizer.convert_ids_to_tokens(i) != 'ï¿½': pytest.skip('SmolLM2 has no token for U+FFFD')
+    assert explain_tokens(smol.tokenizer, smol, [i])[0]['kind'] == 'one'
+
+def test_bytes_special_and_white_space_of_smollm2(smol):
+    o = kind_of(smol, smol, ['Ã', 'Ĳ', 'Ãī', 'ĠĠĠĠ', 'Ċ', 'ĊĊ', 'ĉ', '<|im_end|>', 'Ġthe', 'the'])
+    assert {k: v['kind'] for k,v in o.items()} == {'Ã': 'bytes', 'Ĳ': 'bytes', 'Ãī': 'one', 'ĠĠĠĠ': 'one', 'Ċ': 'one', 'ĊĊ': 'one',
+                                                  'ĉ': 'one', '<|im_end|>': 'special', 'Ġthe': 'one', 'the': 'one'}
+    assert (o['Ġthe']['text'], o['the']['text']) == (' the', 'the')
+
+def test_the_donors_model_is_not_loaded(smol, words):
+    donor_embeddings(smol.tokenizer, words, [500])
+    assert 'model' not in words.__dict__ and 'model' not in smol.__dict__
+
+
+# --- SmolLM2 and Gemma
+
+@needs_gemma
+def test_all_262144_tokens_in_under_a_minute(both):
+    assert len(both['gemma3-270m'][1]) == 262_144
+    assert both['gemma3-270m'][2] < 60*(1 + os.getloadavg()[0]/(os.cpu_count() or 1))  # on a busy machine: its share of one
+
+@needs_gemma
+@pytest.mark.parametrize('name', ['smollm2-135m', 'gemma3-270m'])
+def test_pieces_spell_the_token(both, smol, gemma, name):
+    "The donor's pieces of every represented token, joined, are its text: spaces neither lost nor added"
+    host, donor = (smol, gemma) if name == smol.name else (gemma, smol)
+    M, rep, _ = both[name]
+    has, texts = np.flatnonzero(rep.pieces), token_texts(host.tokenizer)
+    first = donor.tokenizer.encode('a', add_special_tokens=False)
+    rows = [first + M.indices[M.indptr[i]:M.indptr[i+1]].tolist() for i in has]
+    spelt = donor_tokenizer(donor.tokenizer).decode_batch(rows, skip_special_tokens=False)
+    wrong = [(texts[i], s) for i,s in zip(has, spelt) if s != 'a' + texts[i]]
+    assert len(wrong) <= 5, wrong[:20]                      # control characters that SmolLM2 has no byte for
+
+@needs_gemma
+def test_no_special_token_is_ever_a_piece(both, smol, gemma):
+    for name,donor in ((smol.name, gemma), (gemma.name, smol)):
+        assert not np.isin(both[name][0].indices, donor.tokenizer.all_special_ids).any()
+
+@needs_gemma
+def test_means_are_means(both, smol, gemma):
+    M, rep, _ = both[smol.name]
+    i = int(np.argmax(rep.pieces))
+    X = M @ gemma.embeddings.numpy()
+    p = M.indices[M.indptr[i]:M.indptr[i+1]]
+    assert len(p) == rep.pieces[i] > 3
+    np.testing.assert_allclose(X[i], gemma.embeddings[p].mean(0).numpy(), atol=1e-6)
+    np.testing.assert_allclose(donor_embeddings(smol.tokenizer, gemma, [i, 0])[0], X[[i, 0]], atol=1e-7)
+    assert X.dtype == np.float32 and X.shape == (49_152, 640) and not X[rep.pieces == 0].any()
+
+@needs_gemma
+def test_odd_tokens_of_gemma(smol, gemma):
+    o = kind_of(gemma, smol, ['▁the', 'the', '▁▁▁▁', '▁'*31, '\n\n', '\t', '<0x41>', '<0x0A>', '<0xC3>', '<unused7>', '<unused6241>',
+                              '<start_of_turn>', '<pad>', '<h1>', '東京'])
+    k = {t: v['kind'] for t,v in o.items()}
+    assert [k[t] for t in ('▁the', 'the', '▁▁▁▁', '\n\n', '\t', '<0x41>', '<0x0A>')] == ['one']*7
+    assert (o['▁the']['pieces'], o['the']['pieces']) == (['Ġthe'], ['the'])
+    assert [k[t] for t in ('<0xC3>', '<unused7>', '<unused6241>', '<start_of_turn>', '<pad>')] == ['bytes', 'unused', 'unused', 'special', 'special']
+    assert k['▁'*31] == k['<h1>'] == k['東京'] == 'several' and len(o['東京']['pieces']) == 4
+
+@needs_gemma
+def test_gemma_as_donor_prepends_nothing(smol, gemma):
+    o = kind_of(smol, gemma, ['Ġharbor', 'ĠĠĠĠ', 'Ãī', '</', 'Ċ'])
+    assert o['Ġharbor']['pieces'] == ['▁harbor'] and o['ĠĠĠĠ']['pieces'] == ['▁▁▁▁'] and o['Ãī']['pieces'] == ['É']
+    assert gemma.tokenizer('x')['input_ids'][0] == gemma.tokenizer.bos_token_id       # it does prepend otherwise
+
+
+# --- tokenizers of other families, in small
+
+def small_donor(tok, rows=None, width=4):
+    E = torch.from_numpy(np.random.default_rng(0).normal(size=(rows or tok.get_vocab_size(), width)).astype(np.float32))
+    return SimpleNamespace(tokenizer=tok, embeddings=E, name='small')
+
+def word_level(tokens, **kwargs):
+    t = Tokenizer(models.WordLevel({x: i for i,x in enumerate(tokens)}, unk_token='<unk>'))
+    t.pre_tokenizer = pre_tokenizers.Split('', 'isolated')
+    t.decoder = decoders.Fuse()
+    t.add_special_tokens([AddedToken('<unk>', special=True)])
+    return t
+
+def test_what_the_donor_cannot_read_is_unknown():
+    host, donor = word_level(['<unk>', 'a', 'z', 'az']), small_donor(word_level(['<unk>', 'a', 'b']))
+    X, rep = donor_embeddings(host, donor)
+    assert [KINDS[k] for k in rep.kind] == ['special', 'one', 'unknown', 'unknown'] and not X[2:].any()
+
+def test_a_token_that_decodes_to_nothing_is_empty():
+    host = word_level(['<unk>', 'a', '¤'])
+    host.decoder = decoders.Sequence([decoders.Replace('¤', ''), decoders.Fuse()])
+    assert KINDS[donor_embeddings(host, small_donor(word_level(['<unk>', 'a'])))[1].kind[2]] == 'empty'
+
+def test_pieces_without_a_vector_are_unknown():
+    host, tok = word_level(['<unk>', 'a', 'b', 'c']), word_level(['<unk>', 'a', 'b', 'c'])
+    donor = small_donor(tok, rows=3)                        # no row for c …
+    donor.embeddings[2] = 0                                 # … and an untrained one for b
+    X, rep = donor_embeddings(host, donor)
+    assert [KINDS[k] for k in rep.kind] == ['special', 'one', 'unknown', 'unknown']
+
+def test_prefix_space_of_byte_level_donors_is_off():
+    v = {x: i for i,x in enumerate(['h', 'i', 'Ġ', 'hi', 'Ġhi'])}
+    t = Tokenizer(models.BPE(v, [('h', 'i'), ('Ġ', 'hi')]))
+    t.pre_tokenizer, t.decoder = pre_tokenizers.ByteLevel(add_prefix_space=True), decoders.ByteLevel()
+    assert t.encode('hi').tokens == ['Ġhi']
+    p = donor_tokenizer(t)
+    assert p.encode('hi').tokens == ['hi'] and p.encode(' hi').tokens == ['Ġhi']
+    assert t.encode('hi').tokens == ['Ġhi']                 # the donor's own tokenizer is as it was
+
+def test_a_slow_tokenizer_is_refused(smol):
+    with pytest.raises(TypeError, match='not a fast tokenizer'): donor_embeddings(object(), smol)
+
+def test_broken_bytes_beside_a_real_replacement_character():
+    names, texts = ['ï¿½', 'ï¿½Ã', '\ufffd', '<0xC3>'], ['\ufffd', '\ufffd\ufffd', '\ufffd', '\ufffd']
+    tok = SimpleNamespace(id_to_token=names.__getitem__)
+    kind = donors._host_kinds(tok, np.array([], np.int64), texts, np.arange(4))
+    assert kind.tolist() == [-1, KINDS.index('bytes'), -1, KINDS.index('bytes')]
+
+
+# --- schemes
+
+class Letters:
+    "A fast encoder: letter counts"
+    name = 'letters'
+    def encode(self, texts): return np.array([[1 + t.count(c) for c in 'abcdefghijklmnopqrst'] for t in texts], np.float32)
+
+@pytest.mark.parametrize('mode,whitening', [('context_only', None), ('token_only', 'uniform')])
+def test_modes_and_whitenings(smol, words, mode, whitening):
+    from dew_nb import DEWConfig, SecretKey
+    c, few = DEWConfig(mode=mode, token_whitening=whitening), ['the old harbour was quiet at night '*9]*5
+    wm = donor_scheme(smol, words, Letters(), SecretKey.from_hex('0a'*32), c, reference=few, progress=False)
+    r = wm.detector().detect('The harbor was quiet and the boats were back before it was dark.')
+    assert r.n_scored > 5 and np.isfinite(r.z) and wm.table.meta['donor'] == 'minilm-words'
+    assert (wm.parts['whitening'] is None) == (whitening is None)
+
+def test_the_agnostic_scheme_does_not_generate(words):
+    from dew_nb import SecretKey
+    wm = agnostic_scheme(words, Letters(), SecretKey.from_hex('0a'*32), reference=['the old harbour '*60]*5, progress=False)
+    with pytest.raises(ValueError, match='no host model'): wm.generate('The')
+    assert wm.rekey(SecretKey.from_hex('0b'*32)).table.meta['host'] == 'any'
