@@ -29,13 +29,13 @@ from .quality import distinct_n, perplexity, repetition
 from .schemes import SCHEMES, Chain, Human, NgramBlock, NoMark, scheme_params
 from ..hosts import DEFAULT_ENCODER, DEFAULT_HOST, load_encoder, load_host
 
-# %% ../../nbs/25_runner.ipynb #9300c329
+# %% ../../nbs/25_runner.ipynb #c4c1f0fa
 def _known(given, valid, where):
     "Refuse a name that is not valid, with the nearest valid one"
     for g in given:
         if g in valid: continue
         near = difflib.get_close_matches(str(g), [str(v) for v in valid], 1, .5)
-        hint = f': did you mean {near[0]!r}?' if near else ''
+        hint = f': did you mean {near[0]!r}?' if near else '.'
         raise ValueError(f'Unknown name {g!r} in {where}{hint} Known: {", ".join(map(str, valid))}')
 
 _TABLES = dict(
@@ -193,7 +193,7 @@ def load(cls:Study,
     except tomllib.TOMLDecodeError as e: raise ValueError(f'{path.name} is not TOML: {e}') from None
     return cls.from_dict({'name': path.stem} | d)
 
-# %% ../../nbs/25_runner.ipynb #cad30748
+# %% ../../nbs/25_runner.ipynb #4e6a85c1
 def ensure_pad(
     tokenizer, # of a host
 ):
@@ -212,7 +212,8 @@ class Bench:
     ):
         self.device = torch.device(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
         self.batch_size = batch_size or (500 if self.device.type == 'cuda' else 8)
-        self.cache, self.hosts, self.encoders, self.attacks, self.now = cache, {}, {}, {}, (None, None)
+        self.cache, self.now = cache, (None, None)
+        self.hosts, self.encoders, self.attacks, self.corpora = {}, {}, {}, {}
     def host(self, name):
         if name not in self.hosts:
             self.hosts[name] = load_host(name, self.device)
@@ -283,17 +284,19 @@ def _only(only):
 
 def _match(only, key, value): return any(fnmatch.fnmatchcase(str(value), p) for p in only.get(key, ['*']))
 
-# %% ../../nbs/25_runner.ipynb #4a345113
-def _chunks(study, host, seed):
+# %% ../../nbs/25_runner.ipynb #73a6660e
+def _chunks(study, bench, host, seed):
     "Prompts and human texts of one seed, `study.unit` at a time"
-    c = study.corpus
-    corpus = build_corpus(host, c['source'], c['split'], c['n'], c['prompt_tokens'], c['text_tokens'], seed)
+    c, h = study.corpus, bench.host(host)
+    if (host, seed) not in bench.corpora: bench.corpora[host, seed] = build_corpus(
+        h, c['source'], c['split'], c['n'], c['prompt_tokens'], c['text_tokens'], seed)
+    corpus = bench.corpora[host, seed]
     for i in range(0, len(corpus), study.unit): yield i, corpus[i:i+study.unit]
 
 def _text_units(study, bench, row, host, encoder, seed):
     h, enc = bench.host(host), encoder and bench.encoder(encoder).digest
     human = issubclass(find_scheme(row.kind), Human)
-    for i, c in _chunks(study, h, seed):
+    for i, c in _chunks(study, bench, host, seed):
         spec = dict(scheme=[row.kind, row.params], host=[h.name, h.digest], encoder=enc, seed=seed,
                     prompts=content_key(c.prompts, c.human if human else None),
                     generation=None if human else study.generation)
@@ -508,7 +511,7 @@ def _finish(u, out, bench, v):
                 versions=v, seconds=round(time.time() - t, 2), time=time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime()))
     write_unit(u.folder(out), files | {'unit.json': json.loads(json.dumps(meta, default=str))})
 
-# %% ../../nbs/25_runner.ipynb #30b52493
+# %% ../../nbs/25_runner.ipynb #e0e851a1
 @dataclass(eq=False)
 class Results:
     "A results folder as tidy frames: `units`, `texts`, `scores`, `quality`, `changes`"
@@ -521,15 +524,17 @@ class Results:
     def units(self):
         "One row for each finished unit, with its provenance"
         import pandas as pd
-        names = {content_key(k, p): l for t in ('schemes', 'attacks') for l, (k, p) in self.study[t].items()}
-        rows = []
-        for f in sorted((self.path/'units').glob('*-*/unit.json')):
-            m = json.loads(f.read_text(encoding='utf-8'))
-            L = m['labels']
-            for k, at in dict(scheme='scheme', attack='attack').items():
-                if m['kind'] == ('attacked' if k == 'attack' else 'scores'): L[k] = names.get(content_key(*m['spec'][at]), L[k])
-            rows.append(dict(id=m['id'], kind=m['kind'], parent=m['parent'], seconds=m['seconds'], time=m['time'], **L,
-                             **{f'v_{k}': x for k, x in m['versions'].items()}))
+        names = {t: {content_key(k, p): l for l, (k, p) in self.study[t].items()} for t in ('schemes', 'attacks')}
+        metas = [json.loads(f.read_text(encoding='utf-8')) for f in sorted((self.path/'units').glob('*-*/unit.json'))]
+        by_id = {m['id']: m for m in metas}
+        def labels(m): # by what was computed, not by what it was called then
+            L = m['labels'] | ({k: v for k, v in labels(by_id[m['parent']]).items() if k in ('source', 'attack')}
+                               if m['parent'] in by_id else {})
+            what = dict(texts=('source', 'scheme'), attacked=('attack', 'attack'), scores=('scheme', 'scheme')).get(m['kind'])
+            if what: L[what[0]] = names[what[1] + 's'].get(content_key(*m['spec'][what[1]]), L[what[0]])
+            return L
+        rows = [dict(id=m['id'], kind=m['kind'], parent=m['parent'], seconds=m['seconds'], time=m['time'], **labels(m),
+                     **{f'v_{k}': x for k, x in m['versions'].items()}) for m in metas]
         return pd.DataFrame(rows, columns=None if rows else ['id', 'kind'])
     def _frame(self, kind, file, cols):
         import pandas as pd

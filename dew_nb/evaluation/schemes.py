@@ -129,7 +129,7 @@ class GreenLists:
         for j in range(1, self.width): c = c * windows[:, j] % self.vocab
         return self.prf[c] + 1
 
-# %% ../../nbs/24_schemes.ipynb #58be0b34
+# %% ../../nbs/24_schemes.ipynb #7de7ff3b
 @patch
 def bits(self:GreenLists,
     codes: np.ndarray, # (U,) distinct codes
@@ -151,7 +151,7 @@ def masks(self:GreenLists,
     "Which tokens are green after each window"
     u, inv = np.unique(self.codes(windows), return_inverse=True)
     b = torch.from_numpy(self.bits(u)).to(device)
-    m = (b[:, :, None] >> torch.arange(8, device=device)) & 1
+    m = (b[:, :, None] >> torch.arange(8, dtype=torch.uint8, device=device)) & 1
     return m.flatten(1)[:, :self.vocab].bool()[torch.from_numpy(inv.reshape(-1)).to(device)]
 
 @patch
