@@ -61,17 +61,19 @@ def _decode(b:bytes) -> str:
     "Bytes as text; what is not UTF-8 becomes a replacement character"
     return b.decode('utf-8-sig', 'replace')
 
-# %% ../nbs/13_commands.ipynb #7b4c06fd
+# %% ../nbs/13_commands.ipynb #9bd538bd
 _HEX = re.compile(r'(?:0x)?[0-9a-fA-F\s:]{32,}')
 
 def _refuse_keys(argv):
     "Refuse a key among the arguments, without repeating it"
     for a in argv:
         flag, eq, value = a.partition('=')
-        if flag == '--key' or _HEX.fullmatch(a.strip()) or (eq and flag[:2] == '--' and _HEX.fullmatch(value.strip())):
-            raise UsageError('an argument is, or looks like, a secret key. Arguments can be read by every user of this machine and '
-                'stay in the shell\'s history: treat that key as public. Give keys with --key-file FILE or in the environment '
-                'variable DEW_KEY. (A file of such a name: ./NAME; a text: standard input.)')
+        value = value if eq and flag[:2] == '--' else a
+        if flag == '--key' or _HEX.fullmatch(value.strip()): raise UsageError(
+            'an argument is, or looks like, a secret key. Arguments can be read by every user of '
+            'this machine and stay in the shell\'s history: treat that key as public. Give keys with '
+            '--key-file FILE or in the environment variable DEW_KEY. (A file of such a name: ./NAME; '
+            'a text: standard input.)')
 
 def _key(args):
     "The secret key, from a file or from the environment"
@@ -83,17 +85,22 @@ def _key(args):
     if not os.environ.get(args.key_env): raise UsageError(f'no key: {hint}')
     return SecretKey.from_env(args.key_env)
 
-# %% ../nbs/13_commands.ipynb #4c6a5a8d
+# %% ../nbs/13_commands.ipynb #e4d13562
 def _common(p):
     "Options that name the key, the models and the scheme"
     g = p.add_argument_group('key (never given on the command line)')
     g.add_argument('--key-file', metavar='FILE', help='file of hexadecimal digits')
-    g.add_argument('--key-env', metavar='NAME', default='DEW_KEY', help='environment variable that holds the digits (default: DEW_KEY)')
+    g.add_argument('--key-env', metavar='NAME', default='DEW_KEY',
+        help='environment variable that holds the digits (default: DEW_KEY)')
     g = p.add_argument_group('models and scheme')
-    g.add_argument('--host', metavar='NAME', help='language model: an asset, a folder or a hub id (default: smollm2-135m)')
-    g.add_argument('--encoder', metavar='NAME', help='sentence encoder: an asset, a folder or a hub id (default: minilm)')
-    g.add_argument('--preset', choices=('calibrated', 'paper'), help='named configuration (default: calibrated)')
-    g.add_argument('--lam', type=float, metavar='X', help='strength of the mark (default: the preset\'s, 2.0)')
+    g.add_argument('--host', metavar='NAME',
+        help='language model: an asset, a folder or a hub id (default: smollm2-135m)')
+    g.add_argument('--encoder', metavar='NAME',
+        help='sentence encoder: an asset, a folder or a hub id (default: minilm)')
+    g.add_argument('--preset', choices=('calibrated', 'paper'),
+        help='named configuration (default: calibrated)')
+    g.add_argument('--lam', type=float, metavar='X',
+        help='strength of the mark (default: the preset\'s, 2.0)')
     g.add_argument('--device', help='torch device, such as cpu or cuda (default: a GPU if there is one)')
     g = p.add_argument_group('output')
     g.add_argument('--json', action='store_true', help='one JSON object a line')
@@ -122,7 +129,7 @@ def _scheme(args):
     _say(args, f'preparing the mark of key {key.fingerprint} for {host.name} with {enc.name} …')
     return DEW.build(host, enc, key, config, progress=_bars(args))
 
-# %% ../nbs/13_commands.ipynb #a25554d0
+# %% ../nbs/13_commands.ipynb #00b96953
 def _open(name):
     "A file, or standard input for '-', to be read as bytes"
     if name != '-': return open(name, 'rb')
@@ -142,9 +149,11 @@ def _json_lines(name, field):
             where = f'{"standard input" if name == "-" else name}, line {i}'
             try: d = json.loads(_decode(line))
             except ValueError as e: raise UsageError(f'{where} is not JSON: {e}') from None
-            if not isinstance(d, dict) or field not in d: raise UsageError(f'{where} has no field {field!r}'
-                + (f'; it has {", ".join(map(repr, d))}' if isinstance(d, dict) else ': a JSON object is expected'))
-            if not isinstance(d[field], str): raise UsageError(f'{where}: {field!r} is {type(d[field]).__name__}, not a string')
+            if not isinstance(d, dict): raise UsageError(f'{where}: a JSON object is expected')
+            if field not in d: raise UsageError(
+                f'{where} has no field {field!r}; it has {", ".join(map(repr, d))}')
+            if not isinstance(d[field], str): raise UsageError(
+                f'{where}: {field!r} is {type(d[field]).__name__}, not a string')
             yield i, d[field]
 
 # %% ../nbs/13_commands.ipynb #e1f71534
@@ -161,55 +170,68 @@ def _texts(files, texts, field):
         if field is None: yield name, _whole(f)
         else: yield from ((f'{name}:{i}', t) for i,t in _json_lines(f, field))
 
-# %% ../nbs/13_commands.ipynb #6ed9aa57
+# %% ../nbs/13_commands.ipynb #51a6bf10
 def token_progress(
     total:int, # tokens to generate
     desc:str='generating', # beside the bar
-    disable:bool=False, # no bar
-    step=None # called with no argument after each token
+    disable:bool=False # no bar
 ) -> list:
     "A progress bar over tokens, for transformers' `generate(stopping_criteria=...)`"
     from tqdm.auto import tqdm
     from transformers import StoppingCriteria
     import torch
     class Bar(StoppingCriteria):
-        def __init__(self): self.bar = tqdm(total=total, desc=desc, unit='token', disable=disable, leave=False)
+        def __init__(self):
+            off = dict(disable=True) if disable else {}         # TQDM_DISABLE is heeded otherwise
+            self.bar = tqdm(total=total, desc=desc, unit='token', leave=False, **off)
         def __call__(self, ids, scores, **kwargs):
             self.bar.update()
-            if step: step()
             return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
         def __del__(self): self.bar.close()
     return [Bar()]
 
-# %% ../nbs/13_commands.ipynb #3f6c7cd1
+# %% ../nbs/13_commands.ipynb #6a0965df
 def _mark_parser():
-    p = _Parser('dew_mark', description='Continue prompts with a language model whose text carries your mark.',
-        epilog='Exit code: 0 done, 2 error. The mark is in the continuation; the prompt is not part of the output.')
-    p.add_argument('prompt', nargs='*', help='prompts; without any, and without --file, standard input is one prompt')
-    p.add_argument('--file', metavar='FILE', action='append', default=[], help='a file that holds a prompt (- is standard input); may be repeated')
-    p.add_argument('--lines', action='store_true', help='each line of a file that is not empty is a prompt')
-    p.add_argument('--jsonl', metavar='FIELD', help='files hold JSON lines; the prompt is in FIELD')
-    p.add_argument('--max-new-tokens', type=int, default=200, metavar='N', help='tokens to generate (default: 200)')
-    p.add_argument('--seed', default='0', metavar='N', help='seed of the sampling, a number or "random" (default: 0)')
-    p.add_argument('--save-detector', metavar='FILE', help='also write the detector, which needs neither key nor language model; '
-                   'keep it among those who may detect')
-    p.add_argument('--new-key', metavar='FILE', help='write a new secret key to FILE, readable by you alone, and stop')
+    p = _Parser('dew_mark',
+        description='Continue prompts with a language model whose text carries your mark.',
+        epilog='Exit code: 0 done, 2 error. The mark is in the continuation; the prompt is not\n'
+               'part of the output.')
+    p.add_argument('prompt', nargs='*',
+        help='prompts; without any, and without --file, standard input is one prompt')
+    p.add_argument('--file', metavar='FILE', action='append', default=[],
+        help='a file that holds a prompt (- is standard input); may be repeated')
+    p.add_argument('--lines', action='store_true',
+        help='each line of a file that is not empty is a prompt')
+    p.add_argument('--jsonl', metavar='FIELD',
+        help='files hold JSON lines; the prompt is in FIELD')
+    p.add_argument('--max-new-tokens', type=int, default=200, metavar='N',
+        help='tokens to generate (default: 200)')
+    p.add_argument('--seed', default='0', metavar='N',
+        help='seed of the sampling, a number or "random" (default: 0)')
+    p.add_argument('--save-detector', metavar='FILE',
+        help='also write the detector, which needs neither key nor language model; keep it '
+             'among those who may detect')
+    p.add_argument('--new-key', metavar='FILE',
+        help='write a new secret key to FILE, readable by you alone, and stop')
     _common(p)
     return p
 
+# %% ../nbs/13_commands.ipynb #a8582da6
 def _prompts(args) -> list:
     "All prompts of a call"
     if args.lines and args.jsonl: raise UsageError('give --lines or --jsonl, not both')
     only_save = args.save_detector and not args.file and not args.prompt
     if only_save and (sys.stdin is None or sys.stdin.isatty()): return []
     texts = [t for _,t in _texts(args.file, args.prompt, args.jsonl)]
-    if args.lines: texts = args.prompt + [l for t in texts[len(args.prompt):] for l in t.splitlines() if l.strip()]
+    if args.lines:
+        whole = texts[len(args.prompt):]
+        texts = args.prompt + [l for t in whole for l in t.splitlines() if l.strip()]
     if not any(t.strip() for t in texts):
         if only_save: return []
         raise UsageError('no prompt: give one as an argument, with --file, or on standard input')
     return texts
 
-# %% ../nbs/13_commands.ipynb #06648787
+# %% ../nbs/13_commands.ipynb #ea945162
 def _seed(s):
     if s == 'random': return None
     try: return int(s)
@@ -220,14 +242,17 @@ def _new_key(path) -> int:
     from dew_nb.keys import SecretKey
     key = SecretKey.generate()
     try: key.to_file(path)
-    except FileExistsError: raise UsageError(f'{path} exists already and is left as it is; name another file') from None
+    except FileExistsError: raise UsageError(
+        f'{path} exists already and is left as it is; name another file') from None
     print(f'new key {key.fingerprint} in {path}: keep it secret, and keep a copy', file=sys.stderr)
     return 0
 
+# %% ../nbs/13_commands.ipynb #ffa3ebfc
 def _mark(argv) -> int:
     args = _mark_parser().parse_args(argv)
     if args.new_key: return _new_key(args.new_key)
-    if args.max_new_tokens < 1: raise UsageError(f'--max-new-tokens must be at least 1, got {args.max_new_tokens}')
+    if args.max_new_tokens < 1: raise UsageError(
+        f'--max-new-tokens must be at least 1, got {args.max_new_tokens}')
     seed, prompts = _seed(args.seed), _prompts(args)
     wm = _scheme(args)
     if args.save_detector:
@@ -237,17 +262,18 @@ def _mark(argv) -> int:
     for i in range(0, len(prompts), size):
         part, n = prompts[i:i+size], args.max_new_tokens
         desc = f'prompts {i+1}-{i+len(part)} of {len(prompts)}' if len(prompts) > size else 'generating'
-        texts = wm.generate(part, max_new_tokens=n, seed=seed if seed is None else seed + i//size, batch_size=size,
+        texts = wm.generate(part, max_new_tokens=n, seed=None if seed is None else seed + i//size,
                             stopping_criteria=token_progress(n, desc, not _bars(args)))
         for p,t in zip(part, texts): _print_marked(args, wm, p, t, len(prompts) > 1)
     return 0
 
-# %% ../nbs/13_commands.ipynb #8a081fd8
+# %% ../nbs/13_commands.ipynb #ec5051fa
 def _print_marked(args, wm, prompt, text, many):
     "A continuation on standard output; with a headline where there are several"
     m = wm.table.meta
-    if args.json: print(json.dumps(dict(prompt=prompt, text=text, host=m['host'], encoder=m['encoder'], key=m['key'],
-                                        config=m['config']), ensure_ascii=False), flush=True)
+    if args.json:
+        d = dict(prompt=prompt, text=text, **{k: m[k] for k in ('host', 'encoder', 'key', 'config')})
+        print(json.dumps(d, ensure_ascii=False), flush=True)
     else: print(f'==> {_short(prompt, 60)} <==\n{text}\n' if many else text, flush=True)
 
 def dew_mark(
@@ -256,33 +282,42 @@ def dew_mark(
     "The command `dew_mark`: continue prompts with marked text"
     return _run('dew_mark', argv, _mark)
 
-# %% ../nbs/13_commands.ipynb #2dc473bf
+# %% ../nbs/13_commands.ipynb #d445efb1
 def _detect_parser():
     p = _Parser('dew_detect', description='Tell whether texts carry the mark.',
-        epilog='Exit code: 0 every text is marked, 1 at least one is not (or is too short to be judged), 2 error.\n'
-               'The p-value is the probability of such a score, or a higher one, without the mark.')
-    p.add_argument('file', nargs='*', help='files of one text each (- is standard input); without any, and without --text, standard input')
+        epilog='Exit code: 0 every text is marked, 1 at least one is not (or is too short to be\n'
+               'judged), 2 error. The p-value is the probability of such a score, or a higher\n'
+               'one, without the mark.')
+    p.add_argument('file', nargs='*', help='files of one text each (- is standard input); '
+        'without any, and without --text, standard input')
     p.add_argument('--text', action='append', default=[], help='a text; may be repeated')
     p.add_argument('--jsonl', metavar='FIELD', help='files hold JSON lines; the text is in FIELD')
-    p.add_argument('--detector', metavar='FILE', help='what dew_mark --save-detector or Detector.save wrote; no key is needed')
-    p.add_argument('--alpha', type=float, default=.01, metavar='P', help='share of unmarked texts that may be called marked (default: 0.01)')
-    p.add_argument('--tokens', action='store_true', help='with --json: score and place of every token')
+    p.add_argument('--detector', metavar='FILE',
+        help='what dew_mark --save-detector or Detector.save wrote; no key is needed')
+    p.add_argument('--alpha', type=float, default=.01, metavar='P',
+        help='share of unmarked texts that may be called marked (default: 0.01)')
+    p.add_argument('--tokens', action='store_true',
+        help='with --json: score and place of every token')
     _common(p)
     return p
 
+# %% ../nbs/13_commands.ipynb #275243f6
 def _detector(args):
     "The detector that the arguments describe"
     if not args.detector: return _scheme(args).detector()
-    given = [f'--{k}'.replace('_', '-') for k in ('key_file', 'host', 'preset', 'lam') if getattr(args, k) is not None]
-    if given: raise UsageError(f'{", ".join(given)} beside --detector: the detector file decides that; leave out one of them')
-    if not Path(args.detector).is_file(): raise UsageError(f'no detector file {args.detector}; dew_mark --save-detector FILE makes one')
+    given = [f'--{k}'.replace('_', '-') for k in ('key_file', 'host', 'preset', 'lam')
+             if getattr(args, k) is not None]
+    if given: raise UsageError(f'{", ".join(given)} beside --detector: the detector file '
+                               'decides that; leave out one of them')
+    if not Path(args.detector).is_file(): raise UsageError(
+        f'no detector file {args.detector}; dew_mark --save-detector FILE makes one')
     _prepare()
     _say(args, f'loading {args.detector} …')
     from dew_nb import Detector, load_encoder
     enc = load_encoder(args.encoder, device=args.device) if args.encoder else None
     return Detector.load(args.detector, encoder=enc, device=args.device)
 
-# %% ../nbs/13_commands.ipynb #d42800f4
+# %% ../nbs/13_commands.ipynb #f1c51f5b
 def verdict(
     r, # a `DetectionResult`
     alpha:float=.01 # level of the test
@@ -292,34 +327,40 @@ def verdict(
 
 def _row(name, r, alpha) -> str:
     "One line of the table"
-    return f'{_short(name):<28} {r.n_scored:>7,} {r.score:>+7.3f} {r.z:>+7.2f} {r.p_value:>9.2g}  {verdict(r, alpha)}'
+    return (f'{_short(name):<28} {r.n_scored:>7,} {r.score:>+7.3f} {r.z:>+7.2f} '
+            f'{r.p_value:>9.2g}  {verdict(r, alpha)}')
 
 _HEAD = f'{"text":<28} {"tokens":>7} {"score":>7} {"z":>7} {"p-value":>9}  verdict'
 
 def _record(name, r, alpha, tokens) -> str:
     "One JSON line"
-    return json.dumps(dict(name=name, verdict=verdict(r, alpha), marked=r.marked(alpha), alpha=alpha, **r.to_dict(tokens)), ensure_ascii=False)
+    d = dict(name=name, verdict=verdict(r, alpha), marked=r.marked(alpha), alpha=alpha)
+    return json.dumps(d | r.to_dict(tokens), ensure_ascii=False)
 
-# %% ../nbs/13_commands.ipynb #82b34067
+# %% ../nbs/13_commands.ipynb #a8dfddd4
 def _detect(argv) -> int:
     from tqdm.auto import tqdm
     args = _detect_parser().parse_args(argv)
     if not 0 < args.alpha < 1: raise UsageError(f'--alpha must lie between 0 and 1, got {args.alpha:g}')
     if args.tokens and not args.json: raise UsageError('--tokens needs --json')
     for f in args.file:
-        if f != '-' and not Path(f).is_file(): raise UsageError(f'no file {f}; a text itself is given with --text')
+        if f != '-' and not Path(f).exists(): raise UsageError(
+            f'no file {f}; a text itself is given with --text')
     det, names, marked, n = _detector(args), deque(), 0, 0
+    bars = _bars(args) and not sys.stdout.isatty()
     def texts():
         for name,t in _texts(args.file, args.text, args.jsonl): names.append(name); yield t
-    with tqdm(desc='detecting', unit='text', leave=False, disable=not _bars(args) or sys.stdout.isatty()) as bar:
+    with tqdm(desc='detecting', unit='text', leave=False, disable=not bars) as bar:
         for r in det.detect_iter(texts()):
             name = names.popleft()
             if not args.json and not n: print(_HEAD)
-            print(_record(name, r, args.alpha, args.tokens) if args.json else _row(name, r, args.alpha))
+            if args.json: print(_record(name, r, args.alpha, args.tokens))
+            else: print(_row(name, r, args.alpha))
             n += 1; marked += r.marked(args.alpha); bar.update()
     if not n: raise UsageError('no text given: the input has no lines')
     return 0 if marked == n else 1
 
+# %% ../nbs/13_commands.ipynb #2e8acb04
 def dew_detect(
     argv:list|None=None # arguments; None: those of the command line
 ) -> int: # exit code: 0 all marked, 1 not all, 2 error

@@ -82,7 +82,7 @@ _LEGEND = ('<p class="key muted">A token\'s score:<i style="background:rgba(1,11
            '<i style="background:rgba(222,143,5,.75)"></i>for the mark<i style="border:1px solid var(--line)"></i>not scored. '
            'Point at a token to read its score.</p>')
 
-# %% ../nbs/14_demo.ipynb #80f674b5
+# %% ../nbs/14_demo.ipynb #95b8d0fd
 def _verdict_html(r, alpha):
     v = verdict(r, alpha)
     return f'<span class="{"yes" if v == "marked" else "muted"}">{v}</span>'
@@ -97,11 +97,12 @@ def _rows(texts, results, alpha):
 def _cards(texts, results, alpha):
     "For each prompt its texts side by side"
     for p in dict.fromkeys(o['prompt'] for o in texts):
-        cards = ''.join(f'<div class="card"><h3>Written {"with" if o["marked"] else "without"} the mark · found: {_verdict_html(r, alpha)}</h3>'
-                        f'{r.to_html()}</div>' for o,r in zip(texts, results) if o['prompt'] == p)
+        cards = ''.join(f'<div class="card"><h3>Written {"with" if o["marked"] else "without"} the mark · '
+            f'found: {_verdict_html(r, alpha)}</h3>{r.to_html()}</div>'
+            for o,r in zip(texts, results) if o['prompt'] == p)
         yield f'<h2>{html.escape(p)} …</h2><div class="pair">{cards}</div>'
 
-# %% ../nbs/14_demo.ipynb #fd067f6a
+# %% ../nbs/14_demo.ipynb #329bbfdb
 def page(
     texts:list, # from `write_texts`
     results:list, # a `DetectionResult` for each
@@ -109,22 +110,26 @@ def page(
     alpha:float=.01 # level of the test
 ) -> str:
     "The texts with their tokens shaded by score, as a page of its own"
-    head = ''.join(f'<th{c}>{t}</th>' for t,c in (('prompt', ''), ('written', ''), ('score', ' class="n"'), ('z', ' class="n"'),
-                                                  ('p-value', ' class="n"'), ('verdict', '')))
-    return (f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
-        f'<title>dew_nb: marked and unmarked texts</title><style>{_CSS}</style></head><body><h1>Which of these texts carry the mark?</h1>'
-        f'<p>Each prompt was continued twice by the same model with the same random numbers, without the mark and with it. '
-        f'The detector knows neither the model nor the prompt. It calls a text marked when its p-value is at most {alpha:g}.</p>'
+    cols = dict(prompt='', written='', score=' class="n"', z=' class="n"') | {'p-value': ' class="n"', 'verdict': ''}
+    head = ''.join(f'<th{c}>{t}</th>' for t,c in cols.items())
+    return ('<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f'<title>dew_nb: marked and unmarked texts</title><style>{_CSS}</style></head>'
+        '<body><h1>Which of these texts carry the mark?</h1>'
+        '<p>Each prompt was continued twice by the same model with the same random numbers, without '
+        'the mark and with it. The detector knows neither the model nor the prompt. It calls a text '
+        f'marked when its p-value is at most {alpha:g}.</p>'
         f'<p class="muted">{html.escape(about)}</p>'
         f'<div class="wide"><table><tr>{head}</tr>{"".join(_rows(texts, results, alpha))}</table></div>{_LEGEND}'
         f'{"".join(_cards(texts, results, alpha))}</body></html>\n')
 
-# %% ../nbs/14_demo.ipynb #868fea1f
+# %% ../nbs/14_demo.ipynb #4c5fbcb4
 def _say(s): print(s, file=sys.stderr, flush=True)
 
 def _lm_modules() -> list:
     "Modules of causal language models of the host's family that this process has imported"
-    return sorted(m for m in sys.modules if m.startswith(('transformers.models.llama.modeling', 'transformers.models.gemma3.modeling')))
+    families = tuple(f'transformers.models.{o}.modeling' for o in ('llama', 'gemma3'))
+    return sorted(m for m in sys.modules if m.startswith(families))
 
 def _second(path, out) -> int:
     "What the new process does: load the detector, score, print, write the page"
@@ -136,13 +141,15 @@ def _second(path, out) -> int:
     _say(f'Loaded {path} ({Path(path).stat().st_size/1e6:.0f} MB) in a new process: no key, no language model.\n')
     print(table(texts, results), flush=True)
     c, m = det.config, det.meta
-    about = (f'Host {m["host"]}, encoder {m["encoder"]}, key {det.key}, λ = {c.lam:g}, γ = {c.gamma:g}, k = {c.k}, m = {c.m}, n = {det.scheme.table.n}.')
+    about = (f'Host {m["host"]}, encoder {m["encoder"]}, key {det.key}, λ = {c.lam:g}, '
+             f'γ = {c.gamma:g}, k = {c.k}, m = {c.m}, n = {det.scheme.table.n}.')
     Path(out).write_text(page(texts, results, about), encoding='utf-8')
     return 0
 
-# %% ../nbs/14_demo.ipynb #12aa0691
+# %% ../nbs/14_demo.ipynb #0c1c1b73
 def _demo(argv) -> int:
-    p = argparse.ArgumentParser('python -m dew_nb.demo', description='Mark and detect three texts, write demo.html and demo.dew')
+    p = argparse.ArgumentParser('python -m dew_nb.demo',
+        description='Mark and detect three texts, write demo.html and demo.dew')
     p.add_argument('--tokens', type=int, default=180, help='tokens for each text (default: 180)')
     p.add_argument('--out', default='demo.html', help='the page (default: demo.html)')
     p.add_argument('--detector', default='demo.dew', help='the detector file (default: demo.dew)')
