@@ -170,7 +170,7 @@ def _texts(files, texts, field):
         if field is None: yield name, _whole(f)
         else: yield from ((f'{name}:{i}', t) for i,t in _json_lines(f, field))
 
-# %% ../nbs/13_commands.ipynb #51a6bf10
+# %% ../nbs/13_commands.ipynb #60d5ba8f
 def token_progress(
     total:int, # tokens to generate
     desc:str='generating', # beside the bar
@@ -182,8 +182,7 @@ def token_progress(
     import torch
     class Bar(StoppingCriteria):
         def __init__(self):
-            off = dict(disable=True) if disable else {}         # TQDM_DISABLE is heeded otherwise
-            self.bar = tqdm(total=total, desc=desc, unit='token', leave=False, **off)
+            self.bar = tqdm(total=total, desc=desc, unit='token', disable=disable, leave=False)
         def __call__(self, ids, scores, **kwargs):
             self.bar.update()
             return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)

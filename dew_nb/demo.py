@@ -23,12 +23,13 @@ def demo_key():
     if os.environ.get('DEW_KEY'): return SecretKey.from_env('DEW_KEY'), 'from DEW_KEY'
     return SecretKey.generate(), 'made for this demo only, and forgotten with it; your own goes into DEW_KEY'
 
-# %% ../nbs/14_demo.ipynb #b9a8ad77
+# %% ../nbs/14_demo.ipynb #d98cf456
 def write_texts(
     path:str|Path, # where to write the detector
     tokens:int=180, # tokens to generate for each text
     say=lambda s: None, # told what is being done
     key=None, # the secret; None: `demo_key`
+    progress:bool=True, # progress bars
     **kwargs # for `DEWConfig`
 ) -> list: # one dict a text: prompt, marked, text
     "Continue the prompts with and without the mark, and save the detector"
@@ -38,12 +39,12 @@ def write_texts(
     say('Loading the language model and the encoder (the first time they are fetched and converted) …')
     host, enc = load_host(), load_encoder()
     say(f'Preparing the mark for {host.name} with {enc.name} (the first time this takes about a minute) …')
-    wm = DEW.build(host, enc, key, DEWConfig(**kwargs))
+    wm = DEW.build(host, enc, key, DEWConfig(**kwargs), progress=None if progress else False)
     out = []
     for mark in (False, True):
         say(f'Continuing {len(PROMPTS)} prompts by {tokens} tokens {"with" if mark else "without"} the mark …')
         texts = wm.generate(list(PROMPTS), max_new_tokens=tokens, mark=mark,
-                            stopping_criteria=token_progress(tokens, 'marked' if mark else 'unmarked'))
+                            stopping_criteria=token_progress(tokens, 'marked' if mark else 'unmarked', not progress))
         out += [dict(prompt=p, marked=mark, text=t) for p,t in zip(PROMPTS, texts)]
     wm.detector().save(path)
     return sorted(out, key=lambda o: PROMPTS.index(o['prompt']))
