@@ -438,7 +438,7 @@ def _do_quality(u, bench, parent):
 
 _DO = dict(texts=_do_texts, attacked=_do_attacked, scores=_do_scores, quality=_do_quality)
 
-# %% ../../nbs/25_runner.ipynb #abb80ee9
+# %% ../../nbs/25_runner.ipynb #86f30e68
 def _card(study):
     rows = lambda rs: {r.label: [r.kind, r.params] for r in rs}
     return dict(format=_FORMAT, name=study.name, corpus=study.corpus, generation=study.generation, unit=study.unit,
@@ -460,7 +460,8 @@ def _admit(out, study):
             new[k] = old[k] | new[k]
         for k in ('hosts', 'encoders', 'seeds'): new[k] = old[k] + [x for x in new[k] if x not in old[k]]
     elif out.is_dir() and any(p.name not in ('.lock', 'units') for p in out.iterdir()):
-        raise ValueError(f'Folder {out.name!r} holds other files and no study.json: give an empty or new folder with --out')
+        raise ValueError(f'Folder {out.name!r} holds other files and no study.json: '
+                         'give an empty or new folder with --out')
     tmp = out/f'.study-{os.getpid()}'
     tmp.write_bytes(_bytes(new)); os.replace(tmp, path)
 
@@ -474,7 +475,7 @@ def _alone(out):
     try: yield
     finally: lock.release()
 
-# %% ../../nbs/25_runner.ipynb #076912f5
+# %% ../../nbs/25_runner.ipynb #ebc4f597
 def run_study(
     study: Study|str|Path, # a study, or its TOML file
     out: str|Path, # folder for the results
@@ -497,7 +498,8 @@ def run_study(
         v = versions(bench.device)
         with tqdm(total=len(units), initial=len(units) - len(todo), desc=study.name, disable=not progress) as bar:
             for u in todo:
-                bar.set_postfix_str(' '.join(str(u.labels.get(k, '')) for k in ('scheme', 'source', 'seed', 'attack')) + f' {u.kind}')
+                what = [u.kind] + [u.labels.get(k, '') for k in ('scheme', 'source', 'seed', 'attack')]
+                bar.set_postfix_str(' '.join(map(str, what)))
                 _finish(u, out, bench, v)
                 bar.update()
     return load_results(out)
@@ -595,7 +597,7 @@ def _rates(m, u, ma, ua, fprs, matched):
         else:
             for x in leave_one_seed_out(ma, null, ok).itertuples(): yield name, x.nominal, x.seed, x.tpr
 
-# %% ../../nbs/25_runner.ipynb #0a454402
+# %% ../../nbs/25_runner.ipynb #d4dd8c45
 def cells(
     results: Results, # of a study
     fprs: Sequence[float]=(.01, .05), # nominal false positive rates
@@ -614,14 +616,16 @@ def cells(
             out += [(scheme, host, enc, a, *x) for x in _rates(m, u, ma, ua, fprs, a != 'none')]
     if 'ppl' in q:
         for (src, host, enc, judge, seed), d in q.groupby(['source', 'host', 'encoder', 'judge', 'seed'], sort=False):
-            if judge: out.append((src, host, enc, 'none', f'ppl {judge}' if q.judge.nunique() > 1 else 'ppl', 0., seed, d.ppl.median()))
+            m = f'ppl {judge}' if q.judge.nunique() > 1 else 'ppl'
+            if judge: out.append((src, host, enc, 'none', m, 0., seed, d.ppl.median()))
     key = ['scheme', 'host', 'encoder', 'attack', 'measure', 'nominal']
     d = pd.DataFrame(out, columns=[*key, 'seed', 'value'])
     g = d.groupby(key, sort=False).value
     f = g.agg(value='mean', half=lambda x: (x.max() - x.min())/2, seeds='count').reset_index()
-    return f.assign(protocol=np.where(f.seeds > 1, 'leave one seed out', 'own seed'))
+    how = np.where(f.seeds > 1, 'leave one seed out', 'own seed')
+    return f.assign(protocol=np.where(f.measure.str.startswith('tpr'), how, 'each seed'))
 
-# %% ../../nbs/25_runner.ipynb #0d6f2346
+# %% ../../nbs/25_runner.ipynb #a63e36cf
 _NAMES = dict(tpr='TPR', tpr_matched='matched TPR', auroc='AUROC', ppl='PPL')
 
 def _head(measure, nominal):
@@ -632,7 +636,7 @@ def _num(x, measure, sign=''):
     if x is None or math.isnan(x): return ''
     return f'{x:.2f}' if measure.startswith('ppl') else f'{x:.3f}'.replace('0.', '.', 1)
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Table:
     "The paper's layout: `.html()`, `.markdown()`, `.latex()`; `.cells` has the figures"
     cells: object # DataFrame from `cells`
@@ -665,7 +669,7 @@ class Table:
     def groups(self): return [(a, len(list(g))) for a, g in itertools.groupby(
         self.columns, lambda c: 'quality' if c[1].startswith('ppl') else 'unattacked' if c[0] == 'none' else c[0])]
 
-# %% ../../nbs/25_runner.ipynb #997d82f9
+# %% ../../nbs/25_runner.ipynb #e31860ac
 @patch
 def markdown(self:Table) -> str:
     "As Markdown"
@@ -690,7 +694,8 @@ def html(self:Table) -> str:
     for r, (l, row) in zip(self.rows, self.grid(lambda s: f'<b>{s}</b>', lambda h: f' <small>±{h}</small>')):
         tds = ''.join(f'<td title="{e(self.cell_command(r[0], c[0]))}">{x}</td>' for c, x in zip(self.columns, row))
         body += f'<tr><th style="text-align:left">{e(l)}</th>{tds}</tr>\n'
-    return f'<table class="dew-table"><thead><tr><th></th>{top}</tr><tr><th>scheme</th>{sub}</tr></thead>\n<tbody>{body}</tbody></table>'
+    head = f'<thead><tr><th></th>{top}</tr><tr><th>scheme</th>{sub}</tr></thead>'
+    return f'<table class="dew-table">{head}\n<tbody>{body}</tbody></table>'
 
 @patch
 def cell_command(self:Table,
@@ -703,7 +708,8 @@ def cell_command(self:Table,
 @patch
 def latex(self:Table) -> str:
     "As LaTeX, for booktabs"
-    def e(s): return ''.join({'_': r'\_', '%': r'\%', '&': r'\&', '#': r'\#', '$': r'\$', 'λ': r'$\lambda$'}.get(ch, ch) for ch in s)
+    esc = {c: '\\' + c for c in '_%&#$'} | {'λ': r'$\lambda$'}
+    def e(s): return ''.join(esc.get(c, c) for c in s)
     top = ' & '.join([''] + [rf'\multicolumn{{{n}}}{{c}}{{{e(g)}}}' for g, n in self.groups()])
     sub = ' & '.join(['Watermark'] + [e(_head(*c[1:])) for c in self.columns])
     body = ' \\\\\n'.join(' & '.join([e(l), *row]) for l, row in
@@ -714,7 +720,7 @@ def latex(self:Table) -> str:
 @patch
 def _repr_html_(self:Table): return self.html()
 @patch
-def __str__(self:Table): return self.markdown()
+def __repr__(self:Table): return self.markdown()
 
 # %% ../../nbs/25_runner.ipynb #b20e6011
 def table(
