@@ -16,6 +16,8 @@ PIP     := $(PY) -m pip install --disable-pip-version-check $(if $(TORCH_INDEX),
 # The notebooks' own directory is their working directory, so the tools are called by absolute path.
 export PATH := $(abspath $(BIN)):$(PATH)
 export TOKENIZERS_PARALLELISM := false
+# threads that wait must not spin: on few cores, spinning ones starve the others
+export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test docs readme export clean distclean

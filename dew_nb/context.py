@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from fastcore.basics import patch
 
-# %% ../nbs/07_context.ipynb #5b8660f5
+# %% ../nbs/07_context.ipynb #9012595e
+from .graphs import FixedShapeEncoder
 from .keys import SecretKey, keyed_unit_vectors
 from .whitening import Whitening
 
@@ -43,7 +44,7 @@ def text_windows(
     full = np.flatnonzero(~np.isin(w, special).any(1))
     return w[full, :k], full + k
 
-# %% ../nbs/07_context.ipynb #e96c3f66
+# %% ../nbs/07_context.ipynb #e86d8bb6
 def backend(
     tokenizer # of transformers, or a `tokenizers.Tokenizer`
 ):
@@ -53,7 +54,7 @@ def backend(
     if t is None: raise TypeError(
         f'{type(tokenizer).__name__} is not a fast tokenizer. DEW needs one (character offsets, identical decoding): '
         'load it with AutoTokenizer.from_pretrained(..., use_fast=True).')
-    t = Tokenizer.from_str(t.to_str()) if not isinstance(tokenizer, Tokenizer) else t
+    t = Tokenizer.from_str(t.to_str())                         # a copy: the caller's keeps its settings
     t.no_truncation(); t.no_padding()
     return t
 
@@ -62,7 +63,8 @@ def special_ids(
 ) -> np.ndarray:
     "Ids of special tokens, sorted"
     ids = set(getattr(tokenizer, 'all_special_ids', []) or [])
-    ids |= {i for i,t in backend(tokenizer).get_added_tokens_decoder().items() if t.special}
+    t = getattr(tokenizer, 'backend_tokenizer', tokenizer)
+    ids |= {i for i,a in t.get_added_tokens_decoder().items() if a.special}
     return np.array(sorted(ids), np.int64)
 
 def window_texts(
@@ -112,7 +114,7 @@ def fit(cls:ContextTransform,
     w = Whitening.fit(u.numpy(), shrinkage=shrinkage)
     return cls(kind, torch.from_numpy(w.mean).float(), torch.from_numpy(w.W).float())
 
-# %% ../nbs/07_context.ipynb #496f4714
+# %% ../nbs/07_context.ipynb #3073f782
 class ContextEncoder:
     "Windows of token ids to unit context vectors: one encoder call for all new ones"
     def __init__(self,
@@ -125,6 +127,8 @@ class ContextEncoder:
         self.encoder, self.tok, self.k, self.transform = encoder, backend(tokenizer), k, transform
         self.special, self.capacity = special_ids(tokenizer), cache
         self.slots, self.owner, self.ring, self.next, self.encoded = {}, [None]*cache, None, 0, 0
+        gpu = torch.device(getattr(encoder, 'device', 'cpu')).type == 'cuda'
+        self.fast = FixedShapeEncoder(encoder) if gpu and FixedShapeEncoder.fits(encoder) else None
     def __repr__(self): return f'ContextEncoder(k={self.k}, transform={self.transform.kind!r}, cache={self.capacity})'
     def raw(self,
         windows:np.ndarray # (N, k) ids
@@ -132,13 +136,14 @@ class ContextEncoder:
         "(N, d) vectors straight from the encoder"
         texts = window_texts(self.tok, windows)
         self.encoded += len(texts)
+        if self.fast: return self.fast(texts)
         f = getattr(self.encoder, 'encode_tensor', None)
         e = f(texts) if f else torch.as_tensor(np.asarray(self.encoder.encode(texts), np.float32))
         if e.ndim != 2 or len(e) != len(texts): raise ValueError(
             f'The encoder gave an array of shape {tuple(e.shape)} for {len(texts)} texts; (N, d) is expected')
         return e.float()
 
-# %% ../nbs/07_context.ipynb #fe8a75c9
+# %% ../nbs/07_context.ipynb #7c2190ad
 @patch
 def __call__(self:ContextEncoder,
     windows:np.ndarray # (N, k) ids
@@ -147,7 +152,7 @@ def __call__(self:ContextEncoder,
     windows = np.ascontiguousarray(windows, np.int64)
     uniq, inv = np.unique(windows, axis=0, return_inverse=True)
     inv = torch.from_numpy(inv.reshape(-1))
-    if not self.capacity or len(uniq) > self.capacity//4:      # a large call: the ring would not help
+    if self.fast or not self.capacity or len(uniq) > self.capacity//4:   # a graph is as fast as the ring; a large call overruns it
         e = self.transform(self._finite(uniq))
         return e[inv.to(e.device)]
     keys = [r.tobytes() for r in uniq]

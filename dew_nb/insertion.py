@@ -43,7 +43,7 @@ def add_bias(self:DEW,
     if c.candidates == 'nucleus': b = b*nucleus_mask(scores, c.nucleus_p)
     return scores + b.to(scores.dtype)
 
-# %% ../nbs/09_insertion.ipynb #b27e1ba2
+# %% ../nbs/09_insertion.ipynb #dc1a93b4
 class DEWLogitsProcessor(LogitsProcessor):
     "Adds the mark to the logits of each step; for transformers' `generate(logits_processor=[...])`"
     def __init__(self,
@@ -65,6 +65,7 @@ class DEWLogitsProcessor(LogitsProcessor):
         self._begin(ids)
         w, full = last_windows(ids, self.start, self.scheme.config.k, self.special)
         if not full.any(): return scores
+        if full.all(): return self.scheme.add_bias(scores, self.scheme.project(w.numpy()), full)
         q = self.scheme.project(w[full].numpy())
         Q = q.new_zeros(len(w), q.shape[1]); Q[full.to(q.device)] = q
         return self.scheme.add_bias(scores, Q, full)

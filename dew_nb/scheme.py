@@ -17,15 +17,16 @@ from fastcore.basics import patch
 from filelock import FileLock
 from tqdm.auto import tqdm
 
-# %% ../nbs/08_scheme.ipynb #5498aa22
+# %% ../nbs/08_scheme.ipynb #0b4ba0de
 from .context import ContextEncoder, ContextTransform, HashedContexts, backend, special_ids, text_windows
 from .hosts import cache_dir, wrap_encoder
 from .keys import SecretKey
 from .null import score_covariance
-from .tables import TokenTable, build_table, load_artefact, save_artefact
+from .projection import projections
+from .tables import TokenTable, build_table, load_artefact, project_rows, save_artefact, unit_vectors
 from .whitening import Whitening, count_weights, token_counts, zipf_weights
 
-# %% ../nbs/08_scheme.ipynb #aa105099
+# %% ../nbs/08_scheme.ipynb #b122cad6
 _CHOICES = dict(projection=('gaussian', 'orthogonal'), token_whitening=('uniform', 'frequency', None),
     context_transform=(None, 'centre', 'whiten'), candidates=('top_m', 'nucleus', 'all'),
     mode=('both', 'context_only', 'token_only', 'neither'), null=('key', 'iid'))
@@ -33,14 +34,14 @@ _CHOICES = dict(projection=('gaussian', 'orthogonal'), token_whitening=('uniform
 @dataclass(frozen=True)
 class DEWConfig:
     "All choices of the scheme; the defaults are those of `preset('calibrated')`"
-    lam: float = 2.0 # strength λ: the largest bias added to a logit
+    lam: float = 2.4 # strength λ: the largest bias added to a logit
     gamma: float = 0.5 # saturation γ of the tanh
     k: int = 3 # tokens in a context window
     m: int = 32 # candidates per step, for candidates='top_m'
     n: int|None = None # projection dimensionality; None: the larger of both embedding widths
     projection: str = 'gaussian' # 'gaussian', or 'orthogonal' as in Appendix B
     token_whitening: str|None = 'frequency' # 'uniform' over the vocabulary (the paper), by 'frequency', or None
-    context_transform: str|None = None # None (the paper), 'centre' or 'whiten'
+    context_transform: str|None = 'centre' # None (the paper), 'centre' or 'whiten'
     candidates: str = 'top_m' # 'top_m', 'nucleus' (the smallest set with probability `nucleus_p`) or 'all'
     mode: str = 'both' # 'both', or the ablations 'context_only', 'token_only', 'neither'
     nucleus_p: float = 0.95 # for candidates='nucleus'
@@ -62,9 +63,9 @@ class DEWConfig:
         for f,ok in _CHOICES.items():
             if getattr(self, f) not in ok: raise ValueError(f'{f} must be one of {", ".join(map(repr, ok))}, got {getattr(self, f)!r}')
 
-# %% ../nbs/08_scheme.ipynb #e8a29ea9
+# %% ../nbs/08_scheme.ipynb #93729d6a
 _PRESETS = dict(
-    paper=dict(token_whitening='uniform', context_transform=None, shrinkage=0.0, null='iid'),
+    paper=dict(lam=2.0, token_whitening='uniform', context_transform=None, shrinkage=0.0, null='iid'),
     calibrated=dict())
 
 @patch(cls_method=True)
@@ -142,7 +143,7 @@ class Anchor:
         "(..., L) covariance of each position's score with the reference score, in units of one position's variance"
         return self.slope*((rows @ self.B.to(rows))*q).sum(-1)
 
-# %% ../nbs/08_scheme.ipynb #b7e846c9
+# %% ../nbs/08_scheme.ipynb #1c51c669
 @dataclass(eq=False)
 class DEW:
     "A host's token table, a context encoder and a configuration: all that marks or scores a token"
@@ -153,7 +154,9 @@ class DEW:
     anchor: Anchor|None = None # for null='key'
     parts: dict = field(default_factory=dict) # what does not depend on the key, for `rekey`
     def __repr__(self):
-        return f'DEW({self.table.meta.get("host","?")!r}, key={self.table.meta.get("key","?")!r}, n={self.table.n}, {self.config})'
+        m = self.table.meta
+        donor = f', donor={m["donor"]!r}' if 'donor' in m else ''
+        return f'DEW({m.get("host","?")!r}{donor}, key={m.get("key","?")!r}, n={self.table.n}, {self.config})'
     def project(self,
         windows:np.ndarray # (N, k) token ids
     ) -> torch.Tensor:
@@ -188,20 +191,43 @@ def _prepare(host, encoder, config, reference, limit, progress):
         ce.transform = ContextTransform.fit(ref.vectors, config.context_transform)
     return dict(dead=dead, whitening=whitening, ref=ref, contexts=ce)
 
-# %% ../nbs/08_scheme.ipynb #2bd4c68e
+# %% ../nbs/08_scheme.ipynb #f73cc19b
 def _anchor(scheme, ref):
     "Score the reference sample under the key"
-    ok = scheme.table.rows[torch.from_numpy(ref.tokens)].abs().amax(1).cpu().numpy() > 0
+    t = torch.as_tensor(ref.tokens, device=scheme.table.device)
+    ok = scheme.table.rows[t].abs().amax(1) > 0
     if ok.sum() < 100: return None
-    t = torch.from_numpy(ref.tokens[ok]).to(scheme.table.device)
-    if ref.vectors is None: q = scheme.project(ref.windows[ok])
-    else: q = scheme.table.project(scheme.contexts.transform(ref.vectors[torch.from_numpy(ok)]))
+    t = t[ok]
+    if ref.vectors is None: q = scheme.project(ref.windows[ok.cpu().numpy()])
+    else: q = scheme.table.project(scheme.contexts.transform(ref.vectors[ok.to(ref.vectors.device)]))
     s = scheme.bias(q, t[:,None])[:,0].double().mean().item()/scheme.config.lam
     r, c = (torch.nn.functional.normalize(x.float(), dim=-1) for x in (scheme.table.rows[t], q))
     B = r.T @ c/len(t)
     k1 = float(score_covariance(1., scheme.config.gamma))
     a = float(score_covariance(1e-3, scheme.config.gamma))/1e-3/k1
     return Anchor(B, s, a*B.double().square().sum().item() + (1-a)/len(t), a)
+
+@patch
+def narrow(self:DEW,
+    ids # token ids that occur in the texts to be scored
+) -> 'DEW':
+    "A scheme whose `rekey` is fast and makes rows for `ids` (and the reference sample) alone: for scoring under many keys"
+    c, p = self.config, self.parts
+    if c.mode in ('context_only', 'neither'): return self             # a permutation needs all rows
+    dev, ref = self.table.device, p['ref']
+    ids = np.unique(np.concatenate([np.asarray(ids, np.int64), ref.tokens]))
+    ids = ids[(ids < len(self.table)) & (self.table.rows.abs().amax(1) > 0).cpu().numpy()[np.minimum(ids, len(self.table)-1)]]
+    t = torch.from_numpy(ids)
+    if ref.vectors is not None: ref = replace(ref, vectors=ref.vectors.to(dev))
+    return replace(self, parts=p | dict(ref=ref, narrow=(t.to(dev), unit_vectors(p['embeddings'][t], p['whitening'], dev))))
+
+def _narrow_table(old, key, c, p):
+    "The rows of `narrow` under another key, the others 0"
+    R_T, R_C = (torch.from_numpy(r).to(old.device) for r in projections(key, p['embeddings'].shape[1], p['dim'], c.n, c.projection))
+    ids, e = p['narrow']
+    rows = torch.zeros_like(old.rows)
+    rows[ids] = project_rows(e, R_T, R_C, old.folded).to(rows.dtype)
+    return TokenTable(rows, R_C @ R_C.T if old.folded else R_C, old.n, old.folded, p['meta'] | dict(key=key.fingerprint))
 
 @patch
 def rekey(self:DEW,
@@ -213,7 +239,7 @@ def rekey(self:DEW,
     if not self.parts: raise ValueError('This scheme cannot be rekeyed: build it with DEW.build(host, ...)')
     c, p, host = self.config, self.parts, self.host
     hashed = c.mode in ('token_only', 'neither')
-    table = build_table(p['embeddings'], key, p['dim'], p['whitening'], c.n, c.projection, p['dead'], c.mode in ('context_only', 'neither'),
+    table = _narrow_table(self.table, key, c, p) if 'narrow' in p else build_table(p['embeddings'], key, p['dim'], p['whitening'], c.n, c.projection, p['dead'], c.mode in ('context_only', 'neither'),
                         not hashed, p['dtype'], p['device'], p['meta'], progress=p['progress'])
     ctx = HashedContexts(key.subkey('token_only'), table.n, host.tokenizer, c.k, table.device) if hashed else p['contexts']
     new = DEW(c, table, ctx, host, None, p)

@@ -9,7 +9,7 @@ PY, BIN = sys.executable, Path(sys.executable).parent
 CPUS = os.cpu_count() or 1
 WORKERS = int(os.environ.get('NBDEV_WORKERS', min(2, CPUS)))  # notebooks at a time; each may hold a language model
 # Notebooks share the cores instead of fighting for them; no progress bars in the log
-ENV = {'OMP_NUM_THREADS': str(max(1, CPUS//WORKERS)), 'TOKENIZERS_PARALLELISM': 'false', 'TQDM_DISABLE': '1', 'MPLBACKEND': 'agg', **os.environ}
+ENV = {'OMP_NUM_THREADS': str(max(1, CPUS//WORKERS)), 'OMP_WAIT_POLICY': 'PASSIVE', 'TOKENIZERS_PARALLELISM': 'false', 'TQDM_DISABLE': '1', 'MPLBACKEND': 'agg', **os.environ}
 
 STEPS = {
     'clean':  ('Notebooks are clean and executed', [PY, 'tools/check.py', 'clean']),
