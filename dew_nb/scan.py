@@ -6,20 +6,16 @@
 __all__ = ['scan_lengths', 'window_pair_sums', 'null_scores', 'ScanNull', 'Span', 'ScanResult', 'holm', 'Identification',
            'identify']
 
-# %% ../nbs/10a_scan.ipynb #7836f685
-import hashlib, html, math
-from dataclasses import dataclass, field
-
-# %% ../nbs/10a_scan.ipynb #33c40c1e
+# %% ../nbs/10a_scan.ipynb #aa1334b9
+import copy, hashlib, html, math
+from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 from fastcore.basics import patch
 from scipy import optimize, stats
 from tqdm.auto import tqdm
-
-# %% ../nbs/10a_scan.ipynb #70e2e08b
 from .context import HashedContexts
-from .detection import Detector, _Plan, key_null_sum
+from .detection import Detector, key_null_sum
 from .null import score_covariance, score_moments
 
 # %% ../nbs/10a_scan.ipynb #3f00688b
@@ -197,7 +193,7 @@ class ScanResult:
         d = {k: getattr(self, k) for k in ('p_value', 'z', 'z_text', 'n_tokens', 'n_scored', 'alpha', 'key')}
         return d | dict(spans=[s.to_dict() for s in self.spans])
 
-# %% ../nbs/10a_scan.ipynb #1417d25b
+# %% ../nbs/10a_scan.ipynb #90e8976e
 def _curve_svg(r, w=640, h=130):
     "z of the windows of one length along the text, the line they must cross, and the spans"
     if not r.curves: return ''
@@ -210,7 +206,8 @@ def _curve_svg(r, w=640, h=130):
     top, low = max(z.max(), line)*1.1, min(z.min(), -1)*1.1
     x = lambda v: 30 + (w-40)*np.asarray(v)/max(1, r.n_tokens)
     y = lambda v: 4 + (h-24)*(top-np.asarray(v))/(top-low)
-    box = ''.join(f'<rect x="{x(s.tokens[0]):.1f}" y="4" width="{x(s.tokens[1])-x(s.tokens[0]):.1f}" height="{h-24}" fill="#de8f05" opacity=".25"/>' for s in r.spans)
+    ends = [x(s.tokens) for s in r.spans]
+    box = ''.join(f'<rect x="{a:.1f}" y="4" width="{b-a:.1f}" height="{h-24}" fill="#de8f05" opacity=".25"/>' for a,b in ends)
     pts = ' '.join(f'{p:.1f},{q:.1f}' for p,q in zip(x(tok), y(z)))
     return (f'<svg width="{w}" height="{h}" viewBox="0 0 {w} {h}" role="img" aria-label="z of windows along the text">{box}'
         f'<line x1="30" y1="{y(0):.1f}" x2="{w-10}" y2="{y(0):.1f}" stroke="#999"/>'
@@ -220,7 +217,7 @@ def _curve_svg(r, w=640, h=130):
         f'<text x="{w-10}" y="{h-4}" font-size="11" text-anchor="end" fill="currentColor">z of windows of {m} positions along {r.n_tokens:,} tokens; '
         f'dashed: {r.alpha:g} false alarms per text</text></svg>')
 
-# %% ../nbs/10a_scan.ipynb #051eccf9
+# %% ../nbs/10a_scan.ipynb #ff697efe
 @patch
 def to_html(self:ScanResult,
     limit:int=12_000 # characters to show
@@ -229,7 +226,8 @@ def to_html(self:ScanResult,
     out, at = [], 0
     for s in self.spans:
         tip = f'z {s.z:+.2f}, p {s.p_value:.2g}, {s.n_scored} positions'
-        out += [html.escape(self.text[at:s.start]), f'<mark title="{tip}" style="background:rgba(222,143,5,.45)">{html.escape(self.text[s.start:s.end])}</mark>']
+        out += [html.escape(self.text[at:s.start]), f'<mark title="{tip}" style="background:rgba(222,143,5,.45)">',
+                html.escape(self.text[s.start:s.end]), '</mark>']
         at = s.end
         if at > limit: break
     out.append(html.escape(self.text[at:max(at, limit)]) + ('<i> … and more</i>' if max(at, limit) < len(self.text) else ''))
@@ -396,7 +394,7 @@ class Identification:
         return dict(key=self.key, p_value=self.p_value, alpha=self.alpha, passing=self.passing,
                     keys=[dict(name=n, z=r.z, p_value=r.p_value, p_corrected=float(p)) for n,r,p in zip(self.names, self.results, self.p_corrected)])
 
-# %% ../nbs/10a_scan.ipynb #e1095411
+# %% ../nbs/10a_scan.ipynb #b50890c3
 def _group_key(det):
     "Detectors with equal keys have equal windows and equal context vectors"
     s, c = det.scheme, det.scheme.contexts
@@ -409,17 +407,15 @@ def _group_key(det):
     enc = getattr(c.encoder, 'digest', None) or id(c.encoder)
     return (tok, enc, det.config.k, c.transform.kind, det.dedup, str(s.table.device), h.hexdigest())
 
+def _knowing(det, e):
+    "The detector, with the context vectors of the texts at hand in place of an encoder"
+    det = copy.copy(det); det.scheme = replace(det.scheme, contexts=lambda windows: e)
+    return det
+
 def _shared(dets, docs):
     "For each text, the results of detectors that share its contexts"
-    s0 = dets[0].scheme
-    plan = _Plan(docs, s0.table.device)
-    e = s0.contexts(np.concatenate([d.windows for d in docs])) if plan.cut[-1] else None
-    res = []
-    for t in dets:
-        x, c = t._numbers(docs, e, plan), t.config
-        z = (x.mean - x.shift)/np.sqrt(score_moments(t.scheme.table.n, c.gamma, c.lam).var*x.v)*(x.L > 0)
-        res.append([t._result(d, x.b[i:j], m, zz, v) for d,i,j,m,zz,v in zip(docs, x.cut, x.cut[1:], x.mean, z, x.v)])
-    return zip(*res)
+    e = dets[0].scheme.contexts(np.concatenate([d.windows for d in docs])) if sum(len(d.pos) for d in docs) else None
+    return zip(*[_knowing(t, e)._score(docs) for t in dets])
 
 # %% ../nbs/10a_scan.ipynb #b0ca3ff9
 def identify(
