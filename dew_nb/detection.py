@@ -45,7 +45,7 @@ def key_null_sum(
     a = float(score_covariance(1e-3, gamma))/1e-3/k1                          # slope of κ at 0
     return a*lin + (1-a)*n
 
-# %% ../nbs/10_detection.ipynb #f1f5cee2
+# %% ../nbs/10_detection.ipynb #ef60daf9
 @dataclass(frozen=True, eq=False)
 class DetectionResult:
     "What a detector says about one text"
@@ -55,6 +55,8 @@ class DetectionResult:
     n_tokens: int # tokens of the text
     n_scored: int # positions that count
     l_eff: float # what they are worth in independent positions
+    expected: float # the score's expectation without the mark
+    sd: float # its standard deviation without the mark: z = (score - expected)/sd
     token_scores: np.ndarray = field(repr=False) # (n_tokens,) score of each token; NaN where there is none
     counted: np.ndarray = field(repr=False) # (n_tokens,) bool: part of the mean (first occurrences)
     offsets: np.ndarray = field(repr=False) # (n_tokens, 2) where each token stands in the text
@@ -72,12 +74,12 @@ class DetectionResult:
         tokens:bool=False # with scores and offsets of all tokens
     ) -> dict:
         "Plain numbers and strings, ready for JSON"
-        d = {k: getattr(self, k) for k in ('score', 'z', 'p_value', 'n_tokens', 'n_scored', 'l_eff', 'null', 'p_kind', 'key')}
+        d = {k: getattr(self, k) for k in ('score', 'z', 'p_value', 'n_tokens', 'n_scored', 'l_eff', 'expected', 'sd', 'null', 'p_kind', 'key')}
         if tokens: d |= dict(token_scores=[None if math.isnan(x) else float(x) for x in self.token_scores],
                              offsets=self.offsets.tolist())
         return d
 
-# %% ../nbs/10_detection.ipynb #7de33399
+# %% ../nbs/10_detection.ipynb #940bb16b
 def _shade(x, lam):
     "Background colour of a score: orange for high, blue for low, pale near 0"
     if math.isnan(x): return 'transparent'
@@ -103,18 +105,17 @@ def _running(r, w=640, h=120):
     s = r.token_scores[r.counted]
     if len(s) < 2: return ''
     L = np.arange(1, len(s)+1)
-    mean = np.cumsum(s)/L
-    sd = abs(r.score/r.z) if r.z else 0
-    line = 2.326*sd*np.sqrt(len(s)/L)
+    mean, line = np.cumsum(s)/L, r.expected + 2.326*r.sd*np.sqrt(len(s)/L)
+    top = min(r.lam, 1.3*max(np.abs(mean[len(s)//3:]).max(), line[len(s)//2:].max()))
     step = max(1, len(s)//400)
     x = 40 + (w-50)*L[::step]/len(s)
-    y = lambda v: h/2 - (h/2-8)*np.clip(v/r.lam, -1, 1)
+    y = lambda v: h/2 - (h/2-8)*np.clip(v/top, -1, 1)
     pts = lambda v: ' '.join(f'{a:.1f},{b:.1f}' for a,b in zip(x, y(v[::step])))
     return (f'<svg width="{w}" height="{h}" viewBox="0 0 {w} {h}" role="img" aria-label="running score">'
         f'<line x1="40" y1="{h/2}" x2="{w-10}" y2="{h/2}" stroke="#999"/>'
         f'<polyline points="{pts(line)}" fill="none" stroke="#555" stroke-dasharray="4 3"/>'
         f'<polyline points="{pts(mean)}" fill="none" stroke="#de8f05" stroke-width="2"/>'
-        f'<text x="2" y="14" font-size="11" fill="currentColor">+{r.lam:g}</text><text x="2" y="{h-4}" font-size="11" fill="currentColor">−{r.lam:g}</text>'
+        f'<text x="2" y="14" font-size="11" fill="currentColor">+{top:.2f}</text><text x="2" y="{h-4}" font-size="11" fill="currentColor">−{top:.2f}</text>'
         f'<text x="{w-10}" y="{h-4}" font-size="11" text-anchor="end" fill="currentColor">running mean of {len(s)} scores; dashed: 1% line</text></svg>')
 
 # %% ../nbs/10_detection.ipynb #056d741b
@@ -240,26 +241,27 @@ def _numbers(self:Detector, docs, e=None, plan=None):
             shift, v = c.lam*a.score*cov/a.var, np.maximum(v - cov**2/a.var, .05*v)
     return _Numbers(b, P.cut, P.L, mean, v, shift)
 
-# %% ../nbs/10_detection.ipynb #a8a86b18
+# %% ../nbs/10_detection.ipynb #49852d56
 @patch
 def _score(self:Detector, docs):
     "Results for a group of texts"
     x, c, n = self._numbers(docs), self.config, self.scheme.table.n
     z = (x.mean - x.shift)/np.sqrt(score_moments(n, c.gamma, c.lam).var*x.v)*(x.L > 0)
-    return [self._result(d, x.b[i:j], m, zz, v) for d,i,j,m,zz,v in zip(docs, x.cut, x.cut[1:], x.mean, z, x.v)]
+    return [self._result(d, x.b[i:j], m, zz, v, e) for d,i,j,m,zz,v,e in zip(docs, x.cut, x.cut[1:], x.mean, z, x.v, x.shift)]
 
 @patch
-def _result(self:Detector, d, b, mean, z, v):
+def _result(self:Detector, d, b, mean, z, v, expected):
     "Put one text's numbers together"
     scores = np.full(len(d.ids), np.nan); scores[d.pos] = b
     counted = np.zeros(len(d.ids), bool); counted[d.pos[d.first]] = True
     L, c, n = int(counted.sum()), self.config, self.scheme.table.n
-    if L == 0: mean, z, p, l_eff = 0., 0., 1., 0.
+    sd = math.sqrt(score_moments(n, c.gamma, c.lam).var*v)
+    if L == 0: mean, z, p, l_eff, expected, sd = 0., 0., 1., 0., 0., 0.
     else: p, l_eff = p_normal(z) if c.null == 'key' else p_saddlepoint(mean, L, n, c.gamma, c.lam), 1/v
     if (cal := self.calibration) is not None and L:            # see `dew_nb.calibration`
         z, p = cal.z(mean, L, self.group), cal.p_value(mean, L, self.group, kind=self.p_kind)
-        l_eff = float(cal.l_eff(L, self.group))
-    return DetectionResult(float(mean), float(z), float(p), n_tokens=len(d.ids), n_scored=L, l_eff=float(l_eff), token_scores=scores,
+        l_eff, expected, sd = (float(f(L, self.group)) for f in (cal.l_eff, cal.mean, cal.sd))
+    return DetectionResult(float(mean), float(z), float(p), n_tokens=len(d.ids), n_scored=L, l_eff=float(l_eff), expected=float(expected), sd=float(sd), token_scores=scores,
         counted=counted, offsets=d.offsets, text=d.text, null=c.null, p_kind=self.p_kind, key=self.key, lam=c.lam)
 
 # %% ../nbs/10_detection.ipynb #7cc8fc64
