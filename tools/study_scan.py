@@ -7,7 +7,7 @@ Every document is 2,000 tokens of movie reviews; a marked passage of 200 tokens 
 machine). Without --marked the passages are generated; with it they are read from JSON lines (field text; rows of another preset,
 lam or seed are left out), which must have been marked with the same key: study_key(SEED, 'detect'), or --key-hex.
 """
-import argparse, gzip, json, time
+import argparse, gzip, json, shlex, sys, time
 from pathlib import Path
 
 import numpy as np
@@ -104,7 +104,7 @@ def main():
                  false_alarms={str(x): rate(n.p <= x) for x in (.1, .05, .01)} if len(n) else {},
                  false_alarms_by_key=[float((g.p <= a.alpha).mean()) for _,g in n.groupby('key')])
     df.to_parquet(a.out/'scan.parquet', compression='zstd', index=False)
-    (a.out/'scan.json').write_text(json.dumps(dict(command='python tools/study_scan.py --out nbs/studies/data',
+    (a.out/'scan.json').write_text(json.dumps(dict(command='python tools/study_scan.py '+shlex.join(sys.argv[1:]),
         settings={k: str(v) if isinstance(v, Path) else v for k,v in vars(a).items() if k != 'out'}, rates=rates,
         seconds=round(time.time()-t0), **machine(host, enc)), indent=1)+'\n')
     say('done'); print(json.dumps(rates, indent=1))
