@@ -9,12 +9,13 @@ PY, BIN = sys.executable, Path(sys.executable).parent
 CPUS = os.cpu_count() or 1
 WORKERS = int(os.environ.get('NBDEV_WORKERS', min(2, CPUS)))  # notebooks at a time; each may hold a language model
 # Notebooks share the cores instead of fighting for them; no progress bars in the log
-ENV = {'OMP_NUM_THREADS': str(max(1, CPUS//WORKERS)), 'OMP_WAIT_POLICY': 'PASSIVE', 'TOKENIZERS_PARALLELISM': 'false', 'TQDM_DISABLE': '1', 'MPLBACKEND': 'agg', **os.environ}
+ENV = {'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': str(max(1, CPUS//WORKERS)), 'OMP_WAIT_POLICY': 'PASSIVE', 'TOKENIZERS_PARALLELISM': 'false', 'TQDM_DISABLE': '1', 'MPLBACKEND': 'agg', **os.environ}
 
 STEPS = {
     'clean':  ('Notebooks are clean and executed', [PY, 'tools/check.py', 'clean']),
     'export': ('Modules are as the notebooks export them', [PY, 'tools/check.py', 'export']),
     'readme': ('README is as the index notebook has it', [PY, 'tools/check.py', 'readme']),
+    'models': ('The embedded models are in the cache', [PY, 'tools/models.py']),
     'nbs':    ('Notebooks run and their tests pass', [BIN/'nbdev_test', '--n_workers', WORKERS, '--timing']),
     'pytest': ('Tests outside the notebooks', [PY, '-m', 'pytest', '-q', 'tests']),
     'docs':   ('Docs build without a warning', [PY, 'tools/docs_site.py'])}
