@@ -6,7 +6,7 @@
 Each round times every variant once, in random order; reported are medians over rounds of the seconds per step and of the
 ratio within the round. With --detect, also how much faster 1,000 texts in one call are than 1,000 calls.
 """
-import argparse, json, random, statistics, tempfile, time
+import argparse, json, random, shlex, statistics, sys, tempfile, time
 from pathlib import Path
 
 import numpy as np
@@ -116,7 +116,7 @@ def main():
     res = dict(insertion=bench(host, enc, a.batches, a.rounds, a.tokens))
     if a.detect: res['detection'] = detection(a.detect, a.singles)
     a.out.parent.mkdir(parents=True, exist_ok=True)
-    a.out.write_text(json.dumps(dict(command=f'python tools/bench_speed.py --shape {a.shape} --batches {" ".join(map(str, a.batches))} --out {a.out.name}', shape=a.shape,
+    a.out.write_text(json.dumps(dict(command='python tools/bench_speed.py '+shlex.join(sys.argv[1:]), shape=a.shape,
         rounds=a.rounds, tokens=a.tokens, **res, **machine()), indent=1)+'\n')
 
 if __name__ == '__main__': main()
