@@ -326,7 +326,7 @@ def find_model(
     raise FileNotFoundError(f'No model folder {str(name)!r}: {where}. '
                             'Give a folder, or set DEW_MODELS to the folder that holds it')
 
-# %% ../../nbs/21_attacks.ipynb #3e47dbcf
+# %% ../../nbs/21_attacks.ipynb #4c231bc5
 class Translate(BaseAttack):
     "Translates sentence by sentence, keeping paragraphs"
     seeded = False
@@ -337,8 +337,11 @@ class Translate(BaseAttack):
         prefix: str='', # for models of several targets, like ">>deu<<"
         device: str='auto', # "cpu", "cuda" or "auto"
         max_words: int=80, # longer sentences are cut
+        runtime: str='auto', # for CTranslate2 folders: "ctranslate2", "torch", or "auto": torch on a GPU
         **kwargs, # `cache`, `on_empty`, `progress`
     ):
+        if runtime not in ('auto', 'ctranslate2', 'torch'): raise ValueError(
+            f'runtime is {runtime!r}: expected "auto", "ctranslate2" or "torch"')
         try: self.model = find_model(model)
         except FileNotFoundError:
             if str(model).count('/') != 1: raise # a hub id is OWNER/NAME
@@ -347,20 +350,26 @@ class Translate(BaseAttack):
         langs = re.search(r'(?:^|-)([a-z]{2,3}-[a-z]{2,3})(?=-|$)', base.replace('opus-mt-', ''))
         self.beam_size, self.prefix = beam_size, prefix
         self.device, self.max_words = device, max_words
+        self.ct2 = isinstance(self.model, Path) and (self.model/'model.bin').is_file()
+        gpu = str(_torch_device(device)).startswith('cuda')
+        self.torch = self.ct2 and (runtime == 'torch' or runtime == 'auto' and gpu)
+        if gpu: self.chunk = 2048 # a GPU wants many sentences at a time
         super().__init__(name or f'translate-{langs[1] if langs else base}', **kwargs)
     def attack(self, texts, seeds): return map_sentences(texts, self.backend, self.max_words)
     def settings(self):
         return dict(model=self._weights(), beam=self.beam_size, prefix=self.prefix,
-                    max_words=self.max_words)
+                    max_words=self.max_words) | (dict(runtime='torch') if self.torch else {})
 
-# %% ../../nbs/21_attacks.ipynb #63e65bfa
+# %% ../../nbs/21_attacks.ipynb #81992a90
 @patch(as_prop=True)
 def backend(self:Translate):
     "The loaded model"
     if not hasattr(self, '_backend'):
-        ct2 = isinstance(self.model, Path) and (self.model/'model.bin').is_file()
-        kind = _CT2 if ct2 else _Marian
-        self._backend = kind(self.model, self.device, self.beam_size, self.prefix)
+        kind, device = _CT2 if self.ct2 else _Marian, self.device
+        if self.torch:
+            from dew_nb.evaluation.marian import TorchTranslator as kind
+            device = _torch_device(device)
+        self._backend = kind(self.model, device, self.beam_size, self.prefix)
     return self._backend
 
 @patch

@@ -264,7 +264,7 @@ class _Masked:
             y = self.model(**x).logits[torch.arange(len(t)), at]
             yield from y.float().log_softmax(-1).cpu()
 
-# %% ../../nbs/21a_synonyms.ipynb #a6ea307b
+# %% ../../nbs/21a_synonyms.ipynb #d4c8a04a
 def _proper(words, i, word):
     "Whether a word looks like a name: a capital that no sentence asks for"
     return word[0].isupper() and i > 0 and not re.search(r'[.!?…]\W*$', words[i-1])
@@ -279,7 +279,7 @@ class SynonymSubstitution(BaseAttack):
         constrain: bool=True, # False: the masked model's top prediction, as in the paper
         max_candidates: int=6, # of the most frequent senses
         window: int=40, # words on either side that the model sees
-        batch_size: int=64, # alternatives that the host judges at a time
+        batch_size: int|None=None, # alternatives that the host judges at a time; None: 2,048 on a GPU, 64 else
         **kwargs, # `cache`, `on_empty`, `progress`
     ):
         self.rate = _rate(rate)
@@ -288,7 +288,9 @@ class SynonymSubstitution(BaseAttack):
         self.wn = wordnet if isinstance(wordnet, WordNet) else WordNet(wordnet)
         self.mlm, self.host = _Masked(masked_lm) if masked_lm is not None else None, host
         self.constrain, self.max_candidates = constrain, max_candidates
-        self.window, self.batch_size = window, batch_size
+        gpu = torch.device(getattr(host, 'device', None) or 'cpu').type == 'cuda'
+        self.window, self.batch_size = window, batch_size or (2048 if gpu else 64)
+        if gpu: self.chunk = 512
         super().__init__(f'synonyms-{self.rate:g}', **kwargs)
     def settings(self):
         who = self.mlm.name if self.mlm else self.host.digest if self.host is not None else None
