@@ -16,8 +16,9 @@ import torch
 from fastcore.basics import patch
 from tqdm.auto import tqdm
 
-# %% ../nbs/10_detection.ipynb #4fe5a0de
-from .context import ContextEncoder, ContextTransform, HashedContexts, text_windows
+# %% ../nbs/10_detection.ipynb #7d82dba1
+from .context import ContextEncoder, ContextTransform, HashedContexts, unique_rows
+from .graphs import send
 from .hosts import load_encoder, wrap_encoder
 from .null import p_normal, p_saddlepoint, score_covariance, score_moments
 from .scheme import Anchor, DEW, DEWConfig
@@ -132,15 +133,16 @@ def to_html(self:DetectionResult,
 @patch
 def _repr_html_(self:DetectionResult): return self.to_html()
 
-# %% ../nbs/10_detection.ipynb #f0552cef
+# %% ../nbs/10_detection.ipynb #db7bccbc
 class Detector:
     "Scores texts: the token table, the tokenizer, the encoder and the configuration; no host model, no key"
     calibration, group, p_kind = None, None, 'analytic'         # set by `Detector.calibrated`
     def __init__(self,
         scheme:DEW, # what to score with
         dedup:bool=True, # count a repeated (window, token) pair once
-        max_windows:int=16_384 # windows to encode at a time
+        max_windows:int|None=None # windows to encode at a time; None: 32,768 on a GPU, else 16,384
     ):
+        if max_windows is None: max_windows = 32_768 if torch.device(scheme.table.device).type == 'cuda' else 16_384
         self.scheme, self.dedup, self.max_windows = replace(scheme, host=None, parts={}), dedup, max_windows
         self.alive = scheme.table.rows.abs().amax(1).cpu().numpy() > 0 if len(scheme.table) else np.zeros(0, bool)
     @property
@@ -162,7 +164,7 @@ def detector(self:DEW,
     "The detector for what this scheme marks"
     return Detector(self, **kwargs)
 
-# %% ../nbs/10_detection.ipynb #db761221
+# %% ../nbs/10_detection.ipynb #8ec214b5
 @dataclass
 class _Doc:
     "One text on its way through the detector"
@@ -178,19 +180,32 @@ def _clean(t): return t.encode('utf-8', 'replace').decode('utf-8') if not t.isas
 @patch
 def _docs(self:Detector, texts):
     "Tokenize texts and list their windows"
-    c = self.scheme.contexts
-    for text,e in zip(texts, c.tok.encode_batch([_clean(t) for t in texts], add_special_tokens=False)):
-        ids, off = np.array(e.ids, np.int64), np.array(e.offsets, np.int64).reshape(-1, 2)
-        w, pos = text_windows(ids, self.config.k, c.special)
-        live = (ids[pos] < len(self.alive)) & self.alive[np.minimum(ids[pos], len(self.alive)-1)] if len(pos) else np.zeros(0, bool)
-        w, pos = w[live], pos[live]
-        first = np.ones(len(pos), bool)
-        if self.dedup and len(pos):
-            first[:] = False
-            first[np.unique(np.column_stack([w, ids[pos]]), axis=0, return_index=True)[1]] = True
-        yield _Doc(text, ids, off, w, pos, first)
+    c, k = self.scheme.contexts, self.config.k
+    enc = c.tok.encode_batch([_clean(t) for t in texts], add_special_tokens=False)
+    ids = [np.array(e.ids, np.int64) for e in enc]
+    n = np.array([len(x) for x in ids])
+    flat, doc, end = np.concatenate(ids), np.repeat(np.arange(len(n)), n), np.cumsum(n)
+    inside = np.arange(len(flat)) - (end - n)[doc]              # place within its text
+    special = np.cumsum(np.append(0, np.isin(flat, c.special)))
+    pos = np.flatnonzero((inside >= k) & self._live(flat))
+    pos = pos[special[pos+1] == special[pos-k]]
+    rows = flat[pos[:,None] + np.arange(-k, 1)]                 # (N, k+1) windows, each with its token
+    first = np.ones(len(pos), bool)
+    if self.dedup:
+        first[:] = False
+        first[unique_rows(np.column_stack([doc[pos], rows]))[0]] = True
+    cut = np.searchsorted(pos, np.append(0, end))
+    for d,(text,e,i,j) in enumerate(zip(texts, enc, cut, cut[1:])):
+        off = np.array(e.offsets, np.int64).reshape(-1, 2)
+        yield _Doc(text, ids[d], off, rows[i:j,:k], inside[pos[i:j]], first[i:j])
 
-# %% ../nbs/10_detection.ipynb #c59c0998
+@patch
+def _live(self:Detector, ids):
+    "Which ids have a row that is not 0"
+    if not len(self.alive): return np.zeros(len(ids), bool)
+    return (ids < len(self.alive)) & self.alive[np.minimum(ids, len(self.alive)-1)]
+
+# %% ../nbs/10_detection.ipynb #3ab55c1b
 @dataclass
 class _Numbers:
     "Scores of a group of texts"
@@ -206,86 +221,136 @@ class _Plan:
     def __init__(self, docs, device, budget=1 << 24):
         self.cut = np.cumsum([0]+[len(d.pos) for d in docs])
         self.first = np.concatenate([d.first for d in docs]) if docs else np.zeros(0, bool)
-        self.L = np.array([d.first.sum() for d in docs], float)
-        self.ids = torch.from_numpy(np.concatenate([d.ids[d.pos] for d in docs])).to(device)
+        self.ids = send(np.concatenate([d.ids[d.pos] for d in docs]), device)
+        keep, D = np.flatnonzero(self.first), len(docs)
+        start = np.searchsorted(keep, self.cut)
+        self.L = np.diff(start).astype(float)
         order, self.groups, i = np.argsort(self.L, kind='stable'), [], 0
-        while i < len(order):
+        L = self.L[order]
+        while i < D:
             j = i+1                                            # texts of about the same length, within the budget
-            while j < len(order) and (j+1-i)*self.L[order[j]]**2 <= budget: j += 1
-            keep = [torch.from_numpy(self.cut[o] + np.flatnonzero(docs[o].first)) for o in order[i:j]]
-            idx = torch.nn.utils.rnn.pad_sequence(keep, batch_first=True)
-            mask = torch.arange(idx.shape[1]) < torch.tensor([len(k) for k in keep])[:,None]
-            self.groups.append((order[i:j], idx.to(device), mask.float().to(device)))
+            while j < D and (j+1-i)*L[j]**2 <= budget: j += 1
+            mask = np.arange(int(L[j-1])) < L[i:j,None]
+            at = np.where(mask, start[order[i:j],None] + np.arange(mask.shape[1]), 0)
+            idx = keep[at] if len(keep) else at
+            self.groups.append((order[i:j], send(idx, device), send(mask.astype(np.float32), device)))
             i = j
     def total(self, x): return np.add.reduceat(np.append(x*self.first, 0.), self.cut[:-1])*(np.diff(self.cut) > 0)
 
-# %% ../nbs/10_detection.ipynb #e37b75f3
+# %% ../nbs/10_detection.ipynb #68a042ce
+class _Fetch:
+    "Arrays on their way from a device"
+    def __init__(self, *xs):
+        gpu = xs[0].is_cuda
+        self.xs = [x.to('cpu', non_blocking=gpu) for x in xs]
+        self.done = torch.cuda.Event() if gpu else None
+        if gpu: self.done.record()
+    def __call__(self):
+        if self.done: self.done.synchronize()
+        return [x.numpy().astype(np.float64) for x in self.xs]
+
 @patch
 @torch.no_grad()
-def _numbers(self:Detector, docs, e=None, plan=None):
-    "Scores of a group of texts, with what the null says of their means"
-    s, c, D = self.scheme, self.config, len(docs)
+def _launch(self:Detector, docs, e=None, plan=None):
+    "Start to score a group of texts"
+    s, c = self.scheme, self.config
     P = plan or _Plan(docs, s.table.device)
-    if P.cut[-1] == 0: return _Numbers(np.zeros(0), P.cut, P.L, np.zeros(D), np.ones(D), np.zeros(D))
-    q = s.project(np.concatenate([d.windows for d in docs])) if e is None else s.table.project(e)
-    b = s.bias(q, P.ids[:,None])[:,0].cpu().numpy().astype(np.float64)
-    n = np.maximum(P.L, 1)
-    mean, v, shift = P.total(b)/n, 1/n, np.zeros(D)
+    if P.cut[-1] == 0: return P, None
+    if e is None:
+        w = np.concatenate([d.windows for d in docs])
+        own = isinstance(s.contexts, ContextEncoder)
+        q = s.table.project(s.contexts(w, check=False)) if own else s.project(w)
+    else: q = s.table.project(e)
+    out = [s.bias(q, P.ids[:,None])[:,0]]
     if c.null == 'key':
         r, u = (torch.nn.functional.normalize(x.float(), dim=-1) for x in (s.table.rows[P.ids], q))
+        out.append(torch.cat([key_null_sum(r[idx], u[idx], c.gamma, mask).double() for _,idx,mask in P.groups]))
+        if s.anchor is not None: out.append(s.anchor.covariance(r, u))
+    return P, _Fetch(*out)
+
+# %% ../nbs/10_detection.ipynb #efd30c26
+@patch
+def _fetch(self:Detector, P, fetch):
+    "Scores of a group of texts, with what the null says of their means"
+    s, c, D = self.scheme, self.config, len(P.L)
+    if fetch is None: return _Numbers(np.zeros(0), P.cut, P.L, np.zeros(D), np.ones(D), np.zeros(D))
+    b, *rest = fetch()
+    if not np.isfinite(b).all(): raise ValueError('The encoder returned values that are not finite (NaN or inf)')
+    n = np.maximum(P.L, 1)
+    mean, v, shift = P.total(b)/n, 1/n, np.zeros(D)
+    if rest:
         v = np.ones(D)
-        for order,idx,mask in P.groups: v[order] = key_null_sum(r[idx], u[idx], c.gamma, mask).cpu().numpy()
+        v[np.concatenate([g[0] for g in P.groups])] = rest[0]
         v = np.maximum(v, 1e-9)/n**2
         if (a := s.anchor) is not None:                        # regression on the anchor
-            cov = P.total(a.covariance(r, u).cpu().numpy().astype(np.float64))/n
+            cov = P.total(rest[1])/n
             shift, v = c.lam*a.score*cov/a.var, np.maximum(v - cov**2/a.var, .05*v)
     return _Numbers(b, P.cut, P.L, mean, v, shift)
 
-# %% ../nbs/10_detection.ipynb #49852d56
 @patch
-def _score(self:Detector, docs):
+def _numbers(self:Detector, docs, e=None, plan=None):
+    "Scores of a group of texts, at once"
+    return self._fetch(*self._launch(docs, e, plan))
+
+# %% ../nbs/10_detection.ipynb #679914d1
+@patch
+def _score(self:Detector, docs, launched=None):
     "Results for a group of texts"
-    x, c, n = self._numbers(docs), self.config, self.scheme.table.n
-    z = (x.mean - x.shift)/np.sqrt(score_moments(n, c.gamma, c.lam).var*x.v)*(x.L > 0)
-    return [self._result(d, x.b[i:j], m, zz, v, e) for d,i,j,m,zz,v,e in zip(docs, x.cut, x.cut[1:], x.mean, z, x.v, x.shift)]
+    x, c, n = self._fetch(*(launched or self._launch(docs))), self.config, self.scheme.table.n
+    some = x.L > 0
+    sd = np.sqrt(score_moments(n, c.gamma, c.lam).var*x.v)
+    z, p = (x.mean - x.shift)/sd*some, np.ones(len(docs))
+    if some.any(): p[some] = p_normal(z[some]) if c.null == 'key' else p_saddlepoint(x.mean[some], x.L[some], n, c.gamma, c.lam)
+    cols = (a*some for a in (x.mean, z, 1/x.v, x.shift, sd))
+    rows = zip(*[a.tolist() for a in (x.cut[:-1], x.cut[1:], x.L.astype(int), p, *cols)])
+    return [self._result(d, x.b[i:j], *row) for d,(i,j,*row) in zip(docs, rows)]
 
 @patch
-def _result(self:Detector, d, b, mean, z, v, expected):
+def _result(self:Detector, d, b, L, p, mean, z, l_eff, expected, sd):
     "Put one text's numbers together"
     scores = np.full(len(d.ids), np.nan); scores[d.pos] = b
     counted = np.zeros(len(d.ids), bool); counted[d.pos[d.first]] = True
-    L, c, n = int(counted.sum()), self.config, self.scheme.table.n
-    sd = math.sqrt(score_moments(n, c.gamma, c.lam).var*v)
-    if L == 0: mean, z, p, l_eff, expected, sd = 0., 0., 1., 0., 0., 0.
-    else: p, l_eff = p_normal(z) if c.null == 'key' else p_saddlepoint(mean, L, n, c.gamma, c.lam), 1/v
     if (cal := self.calibration) is not None and L:            # see `dew_nb.calibration`
-        z, p = cal.z(mean, L, self.group), cal.p_value(mean, L, self.group, kind=self.p_kind)
+        z, p = (float(x) for x in (cal.z(mean, L, self.group), cal.p_value(mean, L, self.group, kind=self.p_kind)))
         l_eff, expected, sd = (float(f(L, self.group)) for f in (cal.l_eff, cal.mean, cal.sd))
-    return DetectionResult(float(mean), float(z), float(p), n_tokens=len(d.ids), n_scored=L, l_eff=float(l_eff), expected=float(expected), sd=float(sd), token_scores=scores,
-        counted=counted, offsets=d.offsets, text=d.text, null=c.null, p_kind=self.p_kind, key=self.key, lam=c.lam)
+    return DetectionResult(mean, z, p, len(d.ids), L, l_eff, expected, sd, scores, counted, d.offsets, d.text,
+        null=self.config.null, p_kind=self.p_kind, key=self.key, lam=self.config.lam)
 
-# %% ../nbs/10_detection.ipynb #7cc8fc64
+# %% ../nbs/10_detection.ipynb #0020a1b0
 @patch
 def detect_iter(self:Detector,
     texts # any iterable of strings
 ):
     "Results one by one, in order; memory stays bounded"
+    before = None
+    for group in self._groups(texts):
+        now = group, self._launch(group)
+        if before: yield from self._score(*before)
+        before = now
+    if before: yield from self._score(*before)
+
+@patch
+def _groups(self:Detector, texts):
+    "Texts, tokenized, in groups of about `max_windows` windows"
     group, size = [], 0
     for d in self._stream(texts):
         group.append(d); size += len(d.pos)
         if size >= self.max_windows or len(group) >= 4096:
-            yield from self._score(group)
+            yield group
             group, size = [], 0
-    if group: yield from self._score(group)
+    if group: yield group
 
 @patch
-def _stream(self:Detector, texts, step=64):
-    buf = []
+def _stream(self:Detector, texts, step=256, chars=1 << 21):
+    "Texts, tokenized, in batches of `step` texts or `chars` characters"
+    buf, size = [], 0
     for i,t in enumerate(texts):
         if not isinstance(t, str): raise TypeError(
             f'text {i} is {type(t).__name__}, not a string' + ('; decode bytes first' if isinstance(t, bytes) else ''))
-        buf.append(t)
-        if len(buf) == step: yield from self._docs(buf); buf = []
+        buf.append(t); size += len(t)
+        if len(buf) >= step or size >= chars:
+            yield from self._docs(buf)
+            buf, size = [], 0
     if buf: yield from self._docs(buf)
 
 @patch
@@ -304,7 +369,7 @@ def detect(self:Detector,
         for r in self.detect_iter(texts): out.append(r); bar.update()
     return out
 
-# %% ../nbs/10_detection.ipynb #900114ee
+# %% ../nbs/10_detection.ipynb #75eea317
 def scores_over_keys(
     scheme:DEW, # built with `DEW.build`
     keys, # secrets to score under
@@ -314,7 +379,7 @@ def scores_over_keys(
     "Arrays (keys, texts) of `score`, `z`, `z_iid` (the paper's test) and `l_eff`; and `n_scored` (texts,)"
     det, c, keys, texts = Detector(scheme), scheme.config, list(keys), list(texts)
     docs = list(det._stream(texts))
-    step = max(1, det.max_windows*8//max(1, max((len(d.pos) for d in docs), default=1)))
+    step = max(1, 131_072//max(1, max((len(d.pos) for d in docs), default=1)))
     groups = [docs[i:i+step] for i in range(0, len(docs), step)]
     hashed = isinstance(scheme.contexts, HashedContexts)
     bar = tqdm(total=len(keys), desc='keys', disable=not (len(keys) > 10 if progress is None else progress))

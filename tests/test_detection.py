@@ -57,3 +57,89 @@ def test_stream_is_lazy(detector):
     first = next(it)
     detector.max_windows = old
     assert first.text.startswith('text number 0') and len(seen) < 300
+
+
+TEXTS = ['The old harbour was quiet when the fishermen came home, and nobody spoke of the storm.', '', ' \n\t ', 'Hi',
+         '🙂🎉 façade — 東京 🙂🎉 the café was naïve 🏴‍☠️ and half of 🙂 is missing', 'a <|im_start|> b c d e <|im_end|> f g h i j',
+         'again and again and again and again and again and again and again', 'broken \udc80 surrogate \ud83d in the text',
+         'Add 3 grams of salt [PAD] [MASK] and antidisestablishmentarianism \x1f\u200b twice.\r\n\r\nThen wait.']
+
+
+def agree(a, b, eps=1e-5):
+    assert [r.text for r in a] == [r.text for r in b]
+    for x,y in zip(a, b):
+        assert (x.n_tokens, x.n_scored) == (y.n_tokens, y.n_scored)
+        assert [x.z, x.score, x.p_value, x.expected, x.sd] == pytest.approx([y.z, y.score, y.p_value, y.expected, y.sd], abs=eps)
+        assert x.l_eff == pytest.approx(y.l_eff, rel=1e-4)
+        np.testing.assert_allclose(x.token_scores, y.token_scores, atol=eps)
+        assert (x.counted == y.counted).all() and (x.offsets == y.offsets).all()
+
+
+def one_and_many(det):
+    "One call, single calls, another order, repeated texts, small groups"
+    singles = {t: det.detect(t) for t in TEXTS}
+    rng = np.random.default_rng(0)
+    for order in (range(len(TEXTS)), rng.permutation(len(TEXTS)), rng.integers(0, len(TEXTS), 40)):
+        texts = [TEXTS[i] for i in order]
+        agree(det.detect(texts), [singles[t] for t in texts])
+    old, det.max_windows = det.max_windows, 7
+    agree(det.detect(TEXTS), list(singles.values()))
+    det.max_windows = old
+    return list(singles.values())
+
+
+def test_one_call_and_single_calls_agree(detector):
+    rs = one_and_many(detector)
+    assert [r.n_scored > 0 for r in rs] == [True, False, False, False, True, True, True, True, True]
+
+
+def test_recorded_shapes_and_plain_encoder_agree():
+    "The path that a GPU takes, run on the CPU: the same numbers as the plain encoder's"
+    from dew_nb import load_encoder
+    from dew_nb.graphs import FixedShapeEncoder
+    enc = load_encoder(device='cpu')
+    det = DEW.build(load_host(), enc, SecretKey(b'an example key: never use this one'), DEWConfig(k=3), max_reference_windows=300,
+                    device='cpu', progress=False).detector()
+    plain, ce = det.detect(TEXTS), det.scheme.contexts
+    old = ce.fast
+    ce.fast = FixedShapeEncoder(enc, piece=100)
+    assert ce.fast.words.local
+    try: agree(one_and_many(det), plain, eps=1e-4)
+    finally: ce.fast = old
+
+
+def test_windows_are_those_of_each_text(detector):
+    "Found on joined ids, but as for each text alone"
+    from dew_nb.context import text_windows
+    c = detector.scheme.contexts
+    for d in detector._stream(TEXTS):
+        w, pos = text_windows(d.ids, 3, c.special)
+        live = detector.alive[d.ids[pos]]
+        assert (d.windows == w[live]).all() and (d.pos == pos[live]).all()
+        pairs = [(*a, b) for a,b in zip(d.windows.tolist(), d.ids[d.pos].tolist())]
+        assert d.first.tolist() == [p not in pairs[:i] for i,p in enumerate(pairs)]
+
+
+def test_not_finite(detector, monkeypatch):
+    "An encoder that fails on a text is not taken for a score"
+    enc = detector.scheme.contexts.encoder
+    f = 'encode_tensor' if hasattr(enc, 'encode_tensor') else 'encode'
+    old = getattr(enc, f)
+    monkeypatch.setattr(enc, f, lambda t: old(t)*float('nan'))
+    with pytest.raises(ValueError, match='not finite'): detector.detect('a window that no other test has, with a zebra in it')
+
+
+def test_memory_is_bounded(detector):
+    "Four times as many texts from a generator need no more memory"
+    import tracemalloc
+    rng = np.random.default_rng(0)
+    words = np.array([''.join(chr(97+c) for c in rng.integers(0, 26, 5)) for _ in range(3000)])
+    old, detector.max_windows = detector.max_windows, 2000
+    peak = {}
+    for n in (1, 500, 2000):                                    # the first fills the memo of token texts
+        tracemalloc.start()
+        for r in detector.detect_iter(' '.join(rng.choice(words, 30 if n > 1 else 3000)) for _ in range(n)): assert r.n_scored
+        peak[n] = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    detector.max_windows = old
+    assert peak[2000] < 1.25*peak[500] < 50e6
