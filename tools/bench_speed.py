@@ -2,9 +2,11 @@
 
     python tools/bench_speed.py --shape llama-3.2-3b --out nbs/studies/data/speed_gpu.json    # random weights, real shapes
     python tools/bench_speed.py --shape embedded --batches 1 16 --out nbs/studies/data/speed_cpu.json
+    python tools/bench_speed.py --only-detect 1000 --singles 200 --out nbs/studies/data/speed_detect.json
 
 Each round times every variant once, in random order; reported are medians over rounds of the seconds per step and of the
-ratio within the round. With --detect, also how much faster 1,000 texts in one call are than 1,000 calls.
+ratio within the round. With --detect, also how much faster many texts are in one call than one call each; with --only-detect
+that alone.
 """
 import argparse, json, random, shlex, statistics, sys, tempfile, time
 from pathlib import Path
@@ -88,35 +90,50 @@ def bench(host, enc, batches, rounds, tokens, prompt=30):
             print(f"batch {B:3} {v:24} {rows[-1]['ms_per_step']:8.2f} ms/step  ratio {rows[-1]['ratio']:.3f} ({min(ratio):.3f}-{max(ratio):.3f})", flush=True)
     return rows
 
-def detection(texts, singles):
-    "One call for many texts against one call a text, interleaved"
-    host, enc = load_host(), load_encoder()
-    det = DEW.build(host, enc, study_key(0)).detector()
+def detection(host, enc, texts, singles, rounds):
+    "One call for many texts against one call a text, in turns; medians and ranges over rounds"
     from dew_nb.evaluation.corpora import build_corpus
+    det = DEW.build(host, enc, study_key(0), progress=False).detector()
     ts = list(build_corpus(host, n=texts).human)
-    det.detect(ts[:8]); [det.detect(t) for t in ts[:3]]
-    one, many = [], []
-    for r in range(3):
-        t = time.perf_counter(); det.detect(ts, progress=False); many.append((time.perf_counter()-t)/len(ts))
-        t = time.perf_counter(); [det.detect(x) for x in ts[r*singles:(r+1)*singles]]; one.append((time.perf_counter()-t)/singles)
-    d = dict(texts=texts, texts_per_second_one_call=1/statistics.median(many), texts_per_second_single_calls=1/statistics.median(one),
-             ratio=statistics.median(one)/statistics.median(many))
-    print(d, flush=True)
+    if len(ts) < texts: print(f'the corpus has {len(ts)} texts', flush=True)
+    singles = min(singles, len(ts))
+    det.detect(ts[:32], progress=False); [det.detect(t) for t in ts[:32]]   # warm up, record graphs
+    def many(r): det.detect(ts, progress=False); return len(ts)
+    def one(r):                                                    # other texts in each round
+        for i in range(singles): det.detect(ts[(r*singles + i) % len(ts)])
+        return singles
+    speed = dict(one_call=[], single_calls=[])
+    for r in range(rounds):
+        for name,f in sorted(dict(one_call=many, single_calls=one).items(), reverse=bool(r % 2)):
+            if det.scheme.table.device.type == 'cuda': torch.cuda.synchronize()
+            t = time.perf_counter(); n = f(r); speed[name].append(n/(time.perf_counter()-t))
+    ratio = [a/b for a,b in zip(speed['one_call'], speed['single_calls'])]
+    d = dict(texts=len(ts), tokens=statistics.median(r.n_tokens for r in det.detect(ts[:100], progress=False)), singles=singles,
+             texts_per_second_one_call=statistics.median(speed['one_call']),
+             texts_per_second_single_calls=statistics.median(speed['single_calls']),
+             ratio=statistics.median(ratio), low=min(ratio), high=max(ratio), rounds=speed)
+    print(json.dumps(d), flush=True)
     return d
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--shape', choices=('embedded', 'llama-3.2-3b'), default='embedded'); ap.add_argument('--batches', type=int, nargs='+', default=[1, 16, 64])
     ap.add_argument('--rounds', type=int, default=5); ap.add_argument('--tokens', type=int, default=40)
-    ap.add_argument('--detect', type=int, default=0, help='texts for the detection benchmark'); ap.add_argument('--singles', type=int, default=100)
+    ap.add_argument('--detect', type=int, default=0, help='texts for the detection benchmark, after that of insertion')
+    ap.add_argument('--only-detect', type=int, default=0, help='texts for the detection benchmark, and nothing else')
+    ap.add_argument('--singles', type=int, default=100, help='single calls in each round of the detection benchmark')
     ap.add_argument('--device'); ap.add_argument('--out', type=Path, required=True)
     a = ap.parse_args()
     dev = a.device or ('cuda' if torch.cuda.is_available() else 'cpu')
-    host, enc = shaped(dev) if a.shape != 'embedded' else (load_host(device=dev), load_encoder(device=dev))
-    res = dict(insertion=bench(host, enc, a.batches, a.rounds, a.tokens))
-    if a.detect: res['detection'] = detection(a.detect, a.singles)
+    small = lambda: (load_host(device=dev), load_encoder(device=dev))
+    if a.only_detect:                                              # its own file, with its figures at the top
+        host, enc = small()
+        res = detection(host, enc, a.only_detect, a.singles, a.rounds) | machine(host, enc)
+    else:
+        host, enc = small() if a.shape == 'embedded' else shaped(dev)
+        res = dict(shape=a.shape, rounds=a.rounds, tokens=a.tokens, insertion=bench(host, enc, a.batches, a.rounds, a.tokens), **machine())
+        if a.detect: res['detection'] = detection(*small(), a.detect, a.singles, a.rounds)
     a.out.parent.mkdir(parents=True, exist_ok=True)
-    a.out.write_text(json.dumps(dict(command='python tools/bench_speed.py '+shlex.join(sys.argv[1:]), shape=a.shape,
-        rounds=a.rounds, tokens=a.tokens, **res, **machine()), indent=1)+'\n')
+    a.out.write_text(json.dumps(dict(command='python tools/bench_speed.py '+shlex.join(sys.argv[1:])) | res, indent=1)+'\n')
 
 if __name__ == '__main__': main()
