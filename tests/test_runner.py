@@ -1,5 +1,5 @@
 """What a notebook tests badly: a run that is killed, two runs at once, hosts with odd tokenizers."""
-import json, os, random, signal, subprocess, sys, textwrap, time
+import json, os, random, shutil, signal, subprocess, sys, textwrap, time
 from pathlib import Path
 
 import pytest
@@ -57,8 +57,8 @@ def study_file(folder, host, rate="[0.3]", name="tiny", seeds="[0, 1, 2]", more=
     return path
 
 
-def start(toml, out, slow=True):
-    "The command in a process of its own; `slow` makes a unit long enough to be killed in"
+def start(toml, out, slow=True, only="", patience=60):
+    "The command in a process of its own; `slow` makes a unit long enough to be killed in. It says what it does itself"
     body = """
         import time
         from dew_nb.evaluation import runner
@@ -66,11 +66,14 @@ def start(toml, out, slow=True):
         write = runner._bytes
         def slowly(x): time.sleep(.03); return write(x)
         if %s: runner._bytes = slowly
+        runner._PATIENCE, finish = %s, runner._finish
+        def finish_and_say(u, *args): finish(u, *args); print('\\ndid', u.id, flush=True)
+        runner._finish = finish_and_say
         if __name__ == '__main__': dew_eval()
-        """ % slow
-    script = toml.parent/"go.py"
+        """ % (slow, patience)
+    script = toml.parent/f"go{slow}{patience}.py"
     script.write_text(textwrap.dedent(body))
-    return subprocess.Popen([sys.executable, str(script), str(toml), "--out", str(out)], env=ENV,
+    return subprocess.Popen([sys.executable, str(script), str(toml), "--out", str(out), "--only", only], env=ENV,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -104,7 +107,8 @@ def test_killed_at_any_moment_and_resumed(tiny, tmp_path):
         seen = now
         for u in now: json.loads((out/"units"/u/"unit.json").read_text())
     assert kills == 2
-    (out/"units"/".tmp-left-over").mkdir()
+    undone = next(u.id for u in plan(Study.load(toml), Bench()) if u.id not in seen)
+    (out/"units"/f".tmp-{undone}-1").mkdir(exist_ok=True)
     p = start(toml, out, slow=False)
     said = p.communicate(timeout=300)[0]
     assert p.returncode == 0, said
@@ -112,6 +116,99 @@ def test_killed_at_any_moment_and_resumed(tiny, tmp_path):
     assert not list((out/"units").glob(".tmp-*"))
     for a, b in zip(content(tmp_path/"whole"), content(out)): pd.testing.assert_frame_equal(a, b)
     assert "unigram" in said
+
+
+def did(said): return [l.split()[1] for l in said.splitlines() if l.startswith("did ")]
+
+
+def test_several_runs_share_the_work(tiny, tmp_path):
+    "Three at once, one of them killed: every unit is done, none twice, and the results are those of one run"
+    toml, out = study_file(tmp_path, tiny, "[0.3, 0.5]"), tmp_path/"shared"
+    whole = run_study(toml, tmp_path/"whole", progress=False)
+    runs = [start(toml, out) for _ in range(3)]
+    t = time.time()
+    while len(finished(out)) < 20:
+        assert time.time() - t < 300, "the runs do not get on"
+        time.sleep(.01)
+    runs[0].send_signal(signal.SIGKILL)
+    said = [p.communicate(timeout=300)[0] for p in runs]
+    assert [p.returncode for p in runs] == [-signal.SIGKILL, 0, 0], said
+    done = [u for s in said for u in did(s)]
+    assert len(done) == len(set(done)) and set(done) <= set(finished(out)) == set(whole.units.id)
+    assert len(done) >= len(whole.units) - 1           # the killed run may have written one without saying so
+    assert min(len(did(s)) for s in said[1:]) > 5      # both had their share
+    assert not list((out/"units").glob(".tmp-*")) and not list((out/".locks").glob("run-*"))[1:]
+    for a, b in zip(content(tmp_path/"whole"), content(out)): pd.testing.assert_frame_equal(a, b)
+
+
+def test_kinds_of_work_in_different_runs(tiny, tmp_path):
+    "One run attacks what another one writes, and says so when there is no other one"
+    toml, out = study_file(tmp_path, tiny, seeds="[0, 1]"), tmp_path/"out"
+    alone = start(toml, out, only="kind=attacked", patience=.5)
+    said = alone.communicate(timeout=300)[0]
+    assert alone.returncode == 1 and "that no run computes" in said and "Traceback" not in said
+    attack, rest = start(toml, out, only="kind=attacked"), start(toml, out, only="kind=texts,scores,quality")
+    said = [p.communicate(timeout=300)[0] for p in (attack, rest)]
+    assert attack.returncode == rest.returncode == 0, "\n".join(said)
+    assert {u.split("-")[0] for u in did(said[0])} == {"attacked"}
+    assert {u.split("-")[0] for u in did(said[1])} == {"texts", "scores", "quality"}
+    assert set(finished(out)) == {u.id for u in plan(Study.load(toml), Bench())}
+
+
+def test_packed(tiny, tmp_path):
+    r = run_study(study_file(tmp_path, tiny, "[0.3, 0.5]"), tmp_path/"out", progress=False)
+    a, b = (r.pack(tmp_path/n, attacked=0, whole=["deletion-0.5"], rows=5) for n in "ab")
+    files = sorted(p.name for p in a.path.iterdir())
+    assert len([f for f in files if f.startswith("texts-")]) == 24/5 + .2    # 12 unattacked, 12 of one attack
+    for f in files: assert (a.path/f).read_bytes() == (b.path/f).read_bytes(), f
+    want = r.texts[r.texts.attack != "deletion-0.3"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(a.texts, want)
+    assert table(a, fprs=(.1,)).markdown() == table(r, fprs=(.1,)).markdown()
+    assert r.pack(tmp_path/"a", attacked=None, rows=1000).texts.shape == r.texts.shape   # the older pack is replaced
+    assert len(list((tmp_path/"a").glob("texts-*"))) == 1
+
+
+MODELS = Path(os.environ.get("DEW_MODELS", "no folder"))
+FR = ("opus-mt-en-fr-int8", "opus-mt-fr-en-int8")
+
+
+@pytest.mark.skipif(not all((MODELS/m).is_dir() for m in FR), reason=f"DEW_MODELS names no folder with {' and '.join(FR)}")
+def test_translation_through_the_runner(tmp_path):
+    pytest.importorskip("ctranslate2"); pytest.importorskip("sentencepiece")
+    s = Study.from_dict(dict(name="fr", encoders=["minilm"], seeds=[0], corpus=dict(n=4, text_tokens=30), quality=dict(perplexity=[]),
+        generation=dict(tokens=8), schemes=[dict(kind="human"), dict(kind="unigram")],
+        attacks=[dict(kind="translate", name="French", model=FR[0]), dict(kind="round_trip", name="round trip", there=FR[0], back=FR[1])]))
+    r = run_study(s, tmp_path/"out", device="cpu", progress=False)
+    t = r.texts[r.texts.source == "human"].pivot(index="i", columns="attack", values="text")
+    words = lambda c: set(" ".join(t[c]).lower().split())
+    assert len(t) == 4 and len(words("French") & {"le", "la", "les", "de", "des", "est", "un", "une"}) >= 4
+    assert len(words("round trip") & {"the", "a", "of", "is", "and"}) >= 4 and not words("round trip") & {"les", "des", "est"}
+    c = r.changes[r.changes.source == "human"].groupby("attack")[["edit_rate", "cosine"]].mean()
+    assert c.edit_rate["French"] > .8 > c.edit_rate["round trip"] > .05 and c.cosine["round trip"] > max(.7, c.cosine["French"])
+    assert set(r.scores.attack) == {"none", "French", "round trip"} and "French" in str(table(r, measures=["auroc"]))
+
+
+def test_chat_attacks_through_the_runner(tiny, tmp_path):
+    from dew_nb.evaluation.chat import LocalServer
+    reply = lambda body: "Rewritten: " + body["messages"][-1]["content"][-40:]
+    with LocalServer(reply) as srv:
+        more = "".join(f"""
+            [[attacks]]
+            kind = "{k}"
+            base_url = "{srv.url}"
+            model = "m"
+            {x}
+            """ for k, x in (("paraphrase", ""), ("chat_translate", 'target = "French"')))
+        toml, out = study_file(tmp_path, tiny, seeds="[0]", more=textwrap.dedent(more)), tmp_path/"out"
+        r = run_study(toml, out, progress=False)
+        n = len(srv.requests)
+        t = r.texts[r.texts.attack.isin(["paraphrase", "chat_translate"])]
+        assert len(t) == 8 and t.text.str.startswith("Rewritten: ").all() and n == t.merge(r.texts[r.texts.attack == "none"],
+            on=["source", "i"]).drop_duplicates(["attack_x", "text_y"]).shape[0]
+        for p in out.glob("units/attacked-*"): shutil.rmtree(p)
+        run_study(toml, out, progress=False)
+        assert len(srv.requests) == n                                # answers were cached on disk
+    assert set(r.scores.attack) == {"none", "deletion-0.3", "paraphrase", "chat_translate"}
 
 
 def test_extended_by_a_row_a_seed_and_an_attack(tiny, tmp_path):
@@ -167,3 +264,18 @@ def test_shipped_studies_are_valid():
     for p in sorted((ROOT/"nbs"/"studies").glob("*.toml")):
         s = Study.load(p)
         assert len(s.rows) > 1 and s.attack_rows[0].kind == "none", p
+
+
+def test_shipped_studies_share_a_folder(tmp_path):
+    "Labels mean the same in all studies of one name, in whatever order they are run"
+    studies = [Study.load(p) for p in sorted((ROOT/"nbs"/"studies").glob("*.toml"))]
+    studies = [s for s in studies if s.name == "evaluation"]
+    assert len(studies) >= 5
+    for i, order in enumerate((studies, studies[::-1])):
+        out = tmp_path/str(i)
+        out.mkdir()
+        for s in order: runner._admit(out, s)
+        card = json.loads((out/"study.json").read_text())
+        assert set(card["schemes"]) == {r.label for s in studies for r in s.rows}
+    rows = {r.label: r.key for s in studies for r in s.rows}
+    assert len(set(rows.values())) == len(rows)                      # and no row has two names

@@ -701,7 +701,7 @@ def _slim(d):
         use_dictionary=['unit'], use_byte_stream_split=floats)
     return f.getvalue()
 
-# %% ../../nbs/25_runner.ipynb #c7c8ff15
+# %% ../../nbs/25_runner.ipynb #720e31b7
 @patch
 def pack(self:Results,
     path: str|Path, # folder for the files; an older pack in it is replaced
@@ -709,6 +709,7 @@ def pack(self:Results,
     whole: Sequence[str]=(), # labels of attacks whose texts are all kept, such as "French"
     texts: int|None=None, # texts to keep of each unattacked unit; None: all
     rows: int=20_000, # texts in a file
+    drop: Sequence[str]=(), # columns of scores to leave out
 ) -> 'Results': # the packed ones
     "Write the results as a few small files"
     path, files = Path(path), {'study.json': _bytes(self.study)}
@@ -719,7 +720,7 @@ def pack(self:Results,
     files |= {f'texts-{j//rows:02d}.jsonl.gz': gz(kept[j:j+rows]) for j in range(0, len(kept), rows)}
     for name, kind in dict(scores='scores', quality='quality', change='attacked').items():
         d = self._stored(list(self.units.id[self.units.kind == kind]), f'{name}.parquet')
-        if len(d): files[f'{name}.parquet'] = _slim(d)
+        if len(d): files[f'{name}.parquet'] = _slim(d.drop(columns=[c for c in drop if c in d]))
     files[_PACKED] = gz(self.metas)
     path.mkdir(parents=True, exist_ok=True)
     for p in [*path.glob('texts-*.jsonl.gz'), *path.glob('*.parquet')]: p.unlink()
@@ -873,7 +874,7 @@ def _repr_html_(self:Table): return self.html()
 @patch
 def __repr__(self:Table): return self.markdown()
 
-# %% ../../nbs/25_runner.ipynb #a60f0929
+# %% ../../nbs/25_runner.ipynb #35831d65
 def table(
     results: Results|str|Path, # results, or their folder
     measures: Sequence[str]=('tpr', 'tpr_matched', 'auroc', 'ppl'), # which figures
@@ -888,7 +889,7 @@ def table(
     results = results if isinstance(results, Results) else load_results(results)
     _known(measures, _NAMES, 'measures')
     c = cells(results, fprs, statistic, negatives)
-    c = c[[any(m == x or m.startswith(x + ' ') for x in measures) for m in c.measure]]
+    c = c[c.measure.map(lambda m: any(m == x or m.startswith(x + ' ') for x in measures)).astype(bool)]
     if attacks is not None: _known(attacks, list(c.attack.unique()), 'attacks')
     order = [a for a in (attacks or results.study['attacks']) if a in set(c.attack)]
     have = set(zip(c.attack, c.measure, c.nominal))
@@ -897,12 +898,12 @@ def table(
     if 'ppl' in measures: cols += sorted(x for x in have if x[1].startswith('ppl'))
     rank = {s: i for i, s in enumerate(results.study['schemes'])}
     at = lambda s: next((i for i, p in enumerate(schemes or ['*']) if fnmatch.fnmatchcase(s, p)), None)
-    c = c[[at(s) is not None for s in c.scheme]]
+    c = c[c.scheme.map(lambda s: at(s) is not None).astype(bool)]
     rows = sorted(set(zip(c.scheme, c.host, c.encoder)), key=lambda r: (at(r[0]), rank.get(r[0], 99), r))
     neg = {l for l, (k, _) in results.study['schemes'].items() if k in ('none', 'human')}
     return Table(c, cols, rows, neg, command)
 
-# %% ../../nbs/25_runner.ipynb #a9aa34b0
+# %% ../../nbs/25_runner.ipynb #f409e128
 @call_parse
 def dew_eval(
     study: Param('A TOML file that describes the study', str),
@@ -913,6 +914,7 @@ def dew_eval(
     dry_run: Param('Say what is left to do, and stop', store_true)=False,
     table_only: Param('Print the table of what is there, and stop', store_true)=False,
     pack: Param('Folder to which the results go as a few small files, too', str)='',
+    quiet: Param('Print no table', store_true)=False,
     keep: Param('With --pack: texts to keep of each attacked unit; -1: all', int)=20,
 ):
     "Run a study of watermarking schemes, or go on with it"
@@ -926,7 +928,7 @@ def dew_eval(
             return
         r = load_results(folder) if table_only else run_study(s, folder, only, device or None, batch_size or None)
         if pack: r.pack(pack, None if keep < 0 else keep)
-        print(table(r, command=f'dew_eval {study}'))
+        if not quiet: print(table(r, command=f'dew_eval {study}'))
     except (ValueError, OSError, RuntimeError, ImportError) as e:
         if os.environ.get('DEW_DEBUG'): raise
         sys.exit(f'dew_eval: {e}')
