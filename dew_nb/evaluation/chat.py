@@ -47,7 +47,7 @@ def retry_after(
         wait_s = then - (time.time() if now is None else now)
     return max(0., wait_s) if wait_s == wait_s else None
 
-# %% ../../nbs/22_chat.ipynb #52ef7eb2
+# %% ../../nbs/22_chat.ipynb #c78c1cfb
 def _check_url(url):
     u = urlsplit(url)
     if u.scheme not in ('http', 'https') or not u.hostname:
@@ -55,9 +55,19 @@ def _check_url(url):
     if u.username or u.password:
         raise ValueError('base_url holds a user name or password: '
                          'give the key through an environment variable')
+    if u.path.rstrip('/').endswith('/chat/completions'):
+        raise ValueError(f'base_url is {url!r}: leave out /chat/completions, it is added')
     return url.rstrip('/')
 
-# %% ../../nbs/22_chat.ipynb #f53dc4e5
+def _check_settings(concurrency, timeout, max_retries):
+    if concurrency < 1:
+        raise ValueError(f'concurrency is {concurrency}: expected at least 1')
+    if not timeout > 0:
+        raise ValueError(f'timeout is {timeout}: expected seconds, above 0')
+    if max_retries < 0:
+        raise ValueError(f'max_retries is {max_retries}: expected 0 or more')
+
+# %% ../../nbs/22_chat.ipynb #a6c6300d
 class ChatClient:
     "Asks an OpenAI-compatible chat server, with retries, bounded concurrency and a cache"
     def __init__(self,
@@ -73,7 +83,7 @@ class ChatClient:
         progress: bool=False, # show a bar
         **params, # sent with each question: temperature, max_tokens, top_p, …
     ):
-        if concurrency < 1: raise ValueError(f'concurrency is {concurrency}: expected at least 1')
+        _check_settings(concurrency, timeout, max_retries)
         self.base_url, self.model, self.params = _check_url(base_url), model, params
         self.api_key_env, self.concurrency, self.timeout = api_key_env, concurrency, timeout
         self.max_retries, self.backoff, self.max_wait = max_retries, backoff, max_wait
@@ -100,7 +110,7 @@ def _redact(self:ChatClient, text):
     if key: text = text.replace(key, '[key]')
     return ' '.join(text.split())[:200]
 
-# %% ../../nbs/22_chat.ipynb #89276543
+# %% ../../nbs/22_chat.ipynb #53a1a559
 def _content(r):
     "The answer in a response, or `ChatBadAnswer`"
     try: choice = r.json()['choices'][0]
@@ -133,7 +143,15 @@ def _attempt(self:ChatClient, http, body):
     kind = (ChatRateLimited if r.status_code == 429 else ChatServerError if retry else
             ChatBadAnswer if r.status_code < 400 else ChatRefused)
     wait = retry_after(r.headers.get('retry-after')) if retry else False
-    raise fail(kind, f'status {r.status_code}: {r.text}', wait)
+    said = ' '.join(r.text.split())[:120]
+    raise fail(kind, f'status {r.status_code}: {said}{self._hint(r.status_code)}', wait)
+
+@patch
+def _hint(self:ChatClient, status):
+    "What to look at after a refusal"
+    key = self.api_key_env or 'api_key_env, which is None'
+    return {401: f' (check the key in {key})', 403: f' (check the key in {key})',
+            404: ' (check base_url and model)'}.get(status, '')
 
 # %% ../../nbs/22_chat.ipynb #f6753576
 @patch
@@ -184,7 +202,17 @@ def _run(self:ChatClient, bodies, on_error, done):
                 if f.exception() is None and self.cache is not None: self.cache.put(k, f.result())
     return errors
 
-# %% ../../nbs/22_chat.ipynb #420609b7
+# %% ../../nbs/22_chat.ipynb #07fac0af
+def _check_conversations(cs):
+    "Refuse what is no list of conversations, and messages without text"
+    for i, c in enumerate(cs):
+        if not isinstance(c, (list, tuple)) or not all(isinstance(m, dict) for m in c):
+            raise TypeError(f'conversation {i} is {type(c).__name__}: expected a list of '
+                            '{"role": …, "content": …}; for single texts use ask([...])')
+        last = c[-1].get('content') if c else None
+        if not isinstance(last, str) or not last.strip():
+            raise ValueError(f'conversation {i} ends without text: there is nothing to ask')
+
 @patch
 def complete(self:ChatClient,
     conversations: Sequence[list[dict]], # each a list of {"role": …, "content": …}
@@ -194,6 +222,7 @@ def complete(self:ChatClient,
     "The answers to all `conversations`"
     if on_error not in ('raise', 'none'):
         raise ValueError(f'on_error is {on_error!r}: expected "raise" or "none"')
+    _check_conversations(conversations)
     if seeds is None: seeds = [None] * len(conversations)
     if len(seeds) != len(conversations):
         raise ValueError(f'{len(seeds)} seeds for {len(conversations)} conversations: '
@@ -207,7 +236,7 @@ def complete(self:ChatClient,
     if errors and on_error == 'raise': raise errors[0]
     return [done.get(k) for k in keys]
 
-# %% ../../nbs/22_chat.ipynb #2ed21d7b
+# %% ../../nbs/22_chat.ipynb #8508b335
 @patch
 def ask(self:ChatClient,
     texts: Sequence[str], # one user message each
@@ -215,6 +244,7 @@ def ask(self:ChatClient,
     **kwargs, # `seeds`, `on_error`
 ) -> list[str|None]:
     "The answers to single user messages under one system message"
+    if isinstance(texts, str): raise TypeError('texts is a string: expected a list, like [text]')
     head = [dict(role='system', content=system)] if system else []
     return self.complete([head + [dict(role='user', content=t)] for t in texts], **kwargs)
 

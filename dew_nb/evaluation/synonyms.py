@@ -264,7 +264,7 @@ class _Masked:
             y = self.model(**x).logits[torch.arange(len(t)), at]
             yield from y.float().log_softmax(-1).cpu()
 
-# %% ../../nbs/21a_synonyms.ipynb #d4c8a04a
+# %% ../../nbs/21a_synonyms.ipynb #d4d95ee5
 def _proper(words, i, word):
     "Whether a word looks like a name: a capital that no sentence asks for"
     return word[0].isupper() and i > 0 and not re.search(r'[.!?…]\W*$', words[i-1])
@@ -279,7 +279,7 @@ class SynonymSubstitution(BaseAttack):
         constrain: bool=True, # False: the masked model's top prediction, as in the paper
         max_candidates: int=6, # of the most frequent senses
         window: int=40, # words on either side that the model sees
-        batch_size: int|None=None, # alternatives that the host judges at a time; None: 2,048 on a GPU, 64 else
+        batch_size: int|None=None, # that the host judges at a time; None: 2,048 on a GPU, 64 else
         **kwargs, # `cache`, `on_empty`, `progress`
     ):
         self.rate = _rate(rate)
