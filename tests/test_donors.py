@@ -1,5 +1,6 @@
 """Donor tables on real tokenizers: every token of SmolLM2 and of Gemma, and the odd ones of tokenizers of other families."""
 import os, time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -192,3 +193,43 @@ def test_the_agnostic_scheme_does_not_generate(words):
     wm = agnostic_scheme(words, Letters(), SecretKey.from_hex('0a'*32), reference=['the old harbour '*60]*5, progress=False)
     with pytest.raises(ValueError, match='no host model'): wm.generate('The')
     assert wm.rekey(SecretKey.from_hex('0b'*32)).table.meta['host'] == 'any'
+
+
+# --- the study's script
+
+@pytest.fixture
+def study(monkeypatch, smol):
+    "Runs the script in this process, with a fast encoder; what it prints comes from `capsys`"
+    import importlib, sys
+    tools = Path(__file__).parent.parent/'tools'
+    monkeypatch.syspath_prepend(str(tools))
+    m = importlib.import_module('study_donors')
+    monkeypatch.setattr(m, 'load_host', lambda *a, **k: smol)
+    monkeypatch.setattr(m, 'load_encoder', lambda *a, **k: Letters())
+    def run(*args):
+        monkeypatch.setattr(sys, 'argv', ['study_donors.py', *map(str, args)])
+        m.main()
+    return run
+
+def test_the_study_in_small(study, tmp_path, capsys):
+    "SmolLM2 as its own donor, where all three ways to read must agree; made in parts, resumed, joined"
+    import gzip, json
+    import pandas as pd
+    few = ['--work', tmp_path, '--hosts', 'smollm2-135m', '--texts', 3, '--tokens', 24, '--seeds', 2,
+           '--attacks', 'none', 'deletion30']
+    study('texts', 'attacks', *few, '--encoders', 'none')
+    study('texts', 'attacks', 'scores', *few, '--encoders', 'letters')
+    assert capsys.readouterr().out.count('written') == 6
+    study('texts', 'attacks', 'scores', 'merge', *few, '--encoders', 'none', 'letters', '--keep', 1,
+          '--out', tmp_path/'out')
+    assert ' s: ' not in capsys.readouterr().out                # all of it was there
+    D = pd.read_parquet(tmp_path/'out'/'donors_calibrated_scores.parquet')
+    assert len(D) == 3*(2*2*2*3 + 2*2*3)                        # views x (keys, attacks, seeds, texts; own key alone)
+    assert (D[D['marked']]['key'] == D[D['marked']]['seed']).all()
+    U = D[~D['marked']].set_index(['key', 'seed', 'attack', 'i', 'table', 'reader'])['z'].unstack(['table', 'reader'])
+    np.testing.assert_allclose(U['donor', 'host'], U['native', 'host'], atol=.1)
+    np.testing.assert_allclose(U['donor', 'donor'], U['native', 'host'], atol=.01)
+    kept = [json.loads(l) for l in gzip.open(tmp_path/'out'/'donors_calibrated_texts.jsonl.gz', 'rt')]
+    assert sum(x['attack'] == 'none' for x in kept) == 12 and sum(x['attack'] != 'none' for x in kept) == 4
+    info = json.loads((tmp_path/'out'/'donors_calibrated.json').read_text())
+    assert info['coverage']['smollm2-135m']['one'] > .99 and str(tmp_path) not in json.dumps(info)

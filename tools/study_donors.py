@@ -119,7 +119,7 @@ def texts(s):
             if (table, seed) in done: continue
             mark = None if e == 'none' else s.scheme(h, table, e).rekey(s.keys[seed]).processor
             out = complete(host, s.prompts(), a.tokens, seed=seed + 1000*(e == 'none'), processor=mark,
-                           batch_size=a.batch)
+                           batch_size=a.batch, min_new_tokens=a.tokens)
             s.say('written', h, table, e, seed)
             p = perplexity(host, out, s.prompts(), batch_size=n).values
             rows += [dict(host=h, table=table, encoder=e, seed=seed, i=i, text=t,
@@ -138,14 +138,13 @@ def attacks(s):
     for h,e in s.parts():
         rows, out = s.rows('texts', h, e), s.rows('attacked', h, e)
         done = {(r['table'], r['seed'], r['attack']) for r in out}
-        cells = dict.fromkeys((r['table'], r['seed']) for r in rows)
-        for (table,seed),n in itertools.product(cells, s.a.attacks):
-            if n == 'none' or (table, seed, n) in done: continue
-            group = [r for r in rows if (r['table'], r['seed']) == (table, seed)]
+        for n,seed in itertools.product(s.a.attacks, range(s.a.seeds)):
+            group = [r for r in rows if r['seed'] == seed and (r['table'], seed, n) not in done]
+            if n == 'none' or not group: continue
             new = make[n]()([r['text'] for r in group], seed=seed)
             out += [{c: r[c] for c in (*CELL, 'i')} | dict(attack=n, text=t) for r,t in zip(group, new)]
             s.write(s.file('attacked', h, e), lambda p: write_texts(p, out))
-            s.say('attacked', h, table, e, seed, n)
+            s.say('attacked', h, e, seed, n)
 
 def _frame(s, h, e):
     "All texts of a part"
