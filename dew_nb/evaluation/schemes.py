@@ -33,7 +33,7 @@ class WatermarkScheme(Protocol):
     def score(self, texts: Sequence[str]) -> np.ndarray: ...
     def rekey(self, seed: int) -> 'WatermarkScheme': ...
 
-# %% ../../nbs/24_schemes.ipynb #25b1502e
+# %% ../../nbs/24_schemes.ipynb #82c69b80
 class Scheme:
     "A name, a seed and the parameters; subclasses write `processor` and `measure`"
     needs_encoder = False # whether the context encoder matters
@@ -58,26 +58,19 @@ class Scheme:
         "All that the scheme says of each text"
         raise NotImplementedError(
             f'{type(self).__name__} has no measure(texts)')
+    def score(self, texts: Sequence[str]) -> np.ndarray:
+        "One score a text; higher means marked"
+        return self.measure(texts)['score']
+    def p_values(self, texts: Sequence[str]) -> np.ndarray:
+        "One p-value a text"
+        return self.measure(texts)['p_value']
+    def rekey(self, seed: int) -> 'Scheme':
+        "The same scheme under another key"
+        return type(self)(self.host, self.encoder, seed, name=self.name,
+                          **self.params)
     def __repr__(self):
         p = ''.join(f', {k}={v!r}' for k, v in self.params.items())
         return f'{type(self).__name__}({self.name!r}, seed={self.seed}{p})'
-
-@patch
-def score(self:Scheme, texts: Sequence[str]) -> np.ndarray:
-    "One score a text; higher means marked"
-    return self.measure(texts)['score']
-
-@patch
-def p_values(self:Scheme, texts: Sequence[str]) -> np.ndarray:
-    "One p-value a text"
-    return self.measure(texts)['p_value']
-
-@patch
-def rekey(self:Scheme,
-    seed: int, # names the other key
-) -> Scheme:
-    "The same scheme under another key"
-    return type(self)(self.host, self.encoder, seed, name=self.name, **self.params)
 
 # %% ../../nbs/24_schemes.ipynb #5340f2e4
 class NoMark(Scheme):
@@ -90,7 +83,7 @@ class NoMark(Scheme):
 class Human(NoMark):
     "What people wrote after the prompts; the runner takes it from the corpus"
 
-# %% ../../nbs/24_schemes.ipynb #841a3a50
+# %% ../../nbs/24_schemes.ipynb #8bdb080e
 def token_pairs(
     tok, # a `tokenizers.Tokenizer`, from `backend`
     special: np.ndarray, # ids that are never part of a pair
@@ -100,7 +93,8 @@ def token_pairs(
 ) -> tuple[np.ndarray, np.ndarray]: # (N,) which text, (N, k+1) context and token
     "Contexts and tokens of all texts, in order"
     clean = [t.encode('utf-8', 'replace').decode('utf-8') for t in texts]
-    ids = [np.array(e.ids, np.int64) for e in tok.encode_batch(clean, add_special_tokens=False)]
+    ids = [np.array(e.ids, np.int64)
+           for e in tok.encode_batch(clean, add_special_tokens=False)]
     parts = [np.empty((0, k + 2), np.int64)]
     for d, x in enumerate(ids):
         w, pos = text_windows(x, k, special)
@@ -109,9 +103,9 @@ def token_pairs(
     if dedup: a = a[np.sort(np.unique(a, axis=0, return_index=True)[1])]
     return a[:, 0], a[:, 1:]
 
-# %% ../../nbs/24_schemes.ipynb #1fb4d7da
+# %% ../../nbs/24_schemes.ipynb #d0d3ff94
 class GreenLists:
-    "Green lists of transformers' `WatermarkLogitsProcessor`, drawn on the CPU, kept as bits"
+    "Green lists by transformers' shuffle, drawn on the CPU, kept as bits"
     def __init__(self,
         vocab: int, # size of the vocabulary
         gamma: float, # share of green tokens
@@ -409,7 +403,7 @@ def measure(self:DEWScheme, texts):
     return d | dict(score=d[self.statistic],
                     n_scored=d['n_scored'].astype(int))
 
-# %% ../../nbs/24_schemes.ipynb #6a595cf1
+# %% ../../nbs/24_schemes.ipynb #fdf59e01
 class NgramBlock(LogitsProcessor):
     "Forbids tokens that would repeat an n-gram; as transformers' own, without its loops"
     def __init__(self,
@@ -425,11 +419,13 @@ class NgramBlock(LogitsProcessor):
 
 class Chain(LogitsProcessor):
     "Processors one after the other, as one"
-    def __init__(self, *steps): self.steps = LogitsProcessorList([s for s in steps if s is not None])
+    def __init__(self, *steps):
+        self.steps = LogitsProcessorList([s for s in steps if s is not None])
     def __call__(self, input_ids, scores): return self.steps(input_ids, scores)
 
-# %% ../../nbs/24_schemes.ipynb #1cfd389d
-SCHEMES = dict(none=NoMark, human=Human, dew=DEWScheme, kgw=KGW, unigram=Unigram, synthid=SynthID)
+# %% ../../nbs/24_schemes.ipynb #942beaa2
+SCHEMES = dict(none=NoMark, human=Human, dew=DEWScheme, kgw=KGW,
+               unigram=Unigram, synthid=SynthID)
 
 def scheme_params(
     cls, # a scheme class
