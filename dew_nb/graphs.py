@@ -113,7 +113,7 @@ def send(
     if torch.device(device).type != 'cuda' or x.nbytes < 1 << 16: return t.to(device)
     return t.pin_memory().to(device, non_blocking=True)
 
-# %% ../nbs/05a_graphs.ipynb #21738a13
+# %% ../nbs/05a_graphs.ipynb #8d508b9c
 class FixedShapeEncoder:
     "Encodes batches of short texts at fixed shapes; on a GPU each shape is a recorded CUDA graph"
     def __init__(self,
@@ -124,7 +124,7 @@ class FixedShapeEncoder:
     ):
         self.model, self.prefix, self.device = encoder.backend.model, encoder.prefix, encoder.device
         self.encoder, self.tokens, self.max_batch, self.piece, self.graphs = encoder, tokens, max_batch, piece, {}
-        self.record = self.device.type == 'cuda'
+        self.record, self.maskless = self.device.type == 'cuda', True
         tok = self.model.tokenizer
         self.pad = tok.pad_token_id or 0
         own = Tokenizer.from_str(tok.backend_tokenizer.to_str())   # a copy: the model's keeps its settings
@@ -141,13 +141,16 @@ class FixedShapeEncoder:
         m = getattr(getattr(encoder, 'backend', None), 'model', None)
         return hasattr(m, 'max_seq_length') and hasattr(getattr(m, 'tokenizer', None), 'backend_tokenizer')
 
-# %% ../nbs/05a_graphs.ipynb #db59f1f0
+# %% ../nbs/05a_graphs.ipynb #44043f08
 @patch
-def _forward(self:FixedShapeEncoder, x):
-    "Vectors of ids (B, T), -1 for padding, straight through the model"
-    ids, mask = x.masked_fill(x < 0, self.pad).long(), (x >= 0).long()
-    f = dict(input_ids=ids, attention_mask=mask) | {k: torch.zeros_like(ids) for k in self.extra}
-    return self.model(f)['sentence_embedding'].float()
+def _forward(self:FixedShapeEncoder, x, full=False):
+    "Vectors of ids (B, T), -1 for padding, straight through the model; `full`: there is no padding"
+    ids = x.masked_fill(x < 0, self.pad).long()
+    f = dict(input_ids=ids) | {k: torch.zeros_like(ids) for k in self.extra}
+    if full and self.maskless:
+        try: return self.model(dict(f))['sentence_embedding'].float()
+        except (KeyError, TypeError, AttributeError): self.maskless = False   # this model insists on a mask
+    return self.model(f | dict(attention_mask=(x >= 0).long()))['sentence_embedding'].float()
 
 @patch
 def _graph(self:FixedShapeEncoder, B):
@@ -165,7 +168,7 @@ def _graph(self:FixedShapeEncoder, B):
     self.graphs[B] = g, x, out
     return self.graphs[B]
 
-# %% ../nbs/05a_graphs.ipynb #9dda1da1
+# %% ../nbs/05a_graphs.ipynb #31604a62
 @patch
 def _replay(self:FixedShapeEncoder, rows):
     "Vectors by a recorded graph; None if there can be none"
@@ -182,19 +185,28 @@ def _replay(self:FixedShapeEncoder, rows):
 
 @patch
 def _pieces(self:FixedShapeEncoder, rows, n):
-    "Vectors of padded rows with n ids each, in pieces as wide as their longest row"
-    order = np.argsort(n, kind='stable')
-    rows, n, i, out = send(rows[order], self.device), np.maximum(n[order], 1), 0, []
-    while i < len(n):
-        j = min(len(n), i + max(1, self.piece//int(n[i])))
-        j = min(j, i + max(1, self.piece//int(n[j-1])))         # its longest row decides
-        out.append(self._forward(rows[i:j, :int(n[j-1])]))
-        i = j
+    "Vectors of padded rows with n ids each: rows of one length together, the rare lengths at the fixed shape"
+    n = np.maximum(n, 1)
+    rare = np.bincount(n)[n] < self.max_batch
+    order = np.lexsort((n, rare))                               # common lengths first
+    cut, n = int((~rare).sum()), n[order]
+    x, out = send(rows[order[:cut]], self.device), []
+    edges = [0, *(np.flatnonzero(np.diff(n[:cut])) + 1), cut]
+    for a,b in zip(edges, edges[1:]):
+        w, step = int(n[a]), max(1, self.piece//int(n[a]))
+        out += [self._forward(x[i:min(i+step, b), :w], full=True) for i in range(a, b, step)]
+    out += [self._padded(rows[order[i:i+self.max_batch]]) for i in range(cut, len(n), self.max_batch)]
     back = np.empty_like(order)
     back[order] = np.arange(len(order))
     return torch.cat(out)[send(back, self.device)]
 
-# %% ../nbs/05a_graphs.ipynb #79a3b5a7
+@patch
+def _padded(self:FixedShapeEncoder, rows):
+    "Vectors of padded rows at the fixed shape, at most `max_batch`"
+    e = self._replay(rows) if self.record else None
+    return self._forward(send(rows, self.device)) if e is None else e
+
+# %% ../nbs/05a_graphs.ipynb #6f07984c
 @patch
 @torch.inference_mode()
 def __call__(self:FixedShapeEncoder,
@@ -209,13 +221,12 @@ def __call__(self:FixedShapeEncoder,
     if fits.all(): return self._short(flat, n, total)
     out = torch.empty(len(texts), self.encoder.dim, device=self.device)
     yes, no = np.flatnonzero(fits), np.flatnonzero(~fits)
+    out[send(no, self.device)] = self.encoder.encode_tensor([texts[i] for i in no])   # waits for the GPU, so it goes first
     if len(yes): out[send(yes, self.device)] = self._short(flat[np.repeat(fits, n)], n[yes], total[yes])
-    out[send(no, self.device)] = self.encoder.encode_tensor([texts[i] for i in no])
     return out
 
 @patch
 def _short(self:FixedShapeEncoder, flat, n, total):
     "Vectors of texts that fit the fixed shape"
     rows = pad_rows(flat, n, self.tokens, self.words.head, self.words.tail)
-    e = self._replay(rows) if self.record and len(n) <= self.max_batch else None
-    return self._pieces(rows, total) if e is None else e
+    return self._padded(rows) if len(n) <= self.max_batch else self._pieces(rows, total)

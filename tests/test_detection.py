@@ -102,7 +102,7 @@ def test_recorded_shapes_and_plain_encoder_agree():
                     device='cpu', progress=False).detector()
     plain, ce = det.detect(TEXTS), det.scheme.contexts
     old = ce.fast
-    ce.fast = FixedShapeEncoder(enc, piece=100)
+    ce.fast = FixedShapeEncoder(enc, max_batch=8, piece=100)
     assert ce.fast.words.local
     try: agree(one_and_many(det), plain, eps=1e-4)
     finally: ce.fast = old

@@ -97,6 +97,7 @@ def detection(host, enc, texts, singles, rounds):
     ts = list(build_corpus(host, n=texts).human)
     if len(ts) < texts: print(f'the corpus has {len(ts)} texts', flush=True)
     singles = min(singles, len(ts))
+    det.scheme.contexts.capacity = 0                               # rounds repeat texts: no window from memory
     det.detect(ts[:32], progress=False); [det.detect(t) for t in ts[:32]]   # warm up, record graphs
     def many(r): det.detect(ts, progress=False); return len(ts)
     def one(r):                                                    # other texts in each round
