@@ -114,7 +114,7 @@ def texts(s):
     for h,e in s.parts():
         host, rows = s.host(h), s.rows('texts', h, e)
         done = {(r['table'], r['seed']) for r in rows}
-        n = max(4, (1 << 30)//(a.tokens*len(host.embeddings)))     # 4 GiB of logits
+        n = max(4, (1 << 29)//(a.tokens*len(host.embeddings)))     # 2 GiB of logits
         for table,seed in itertools.product(('native', 'donor') if e != 'none' else ('none',), range(a.seeds)):
             if (table, seed) in done: continue
             mark = None if e == 'none' else s.scheme(h, table, e).rekey(s.keys[seed]).processor
