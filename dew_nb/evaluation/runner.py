@@ -26,7 +26,7 @@ from .schemes import SCHEMES, Chain, Human, NgramBlock, NoMark, scheme_params
 from ..hosts import DEFAULT_ENCODER, DEFAULT_HOST, load_encoder, load_host
 
 # %% auto #0
-__all__ = ['ATTACKS', 'find_scheme', 'Row', 'Study', 'negative', 'ensure_pad', 'Bench', 'Unit', 'plan', 'versions', 'write_unit',
+__all__ = ['ATTACKS', 'find_scheme', 'Row', 'Study', 'negative', 'Bench', 'ensure_pad', 'Unit', 'plan', 'versions', 'write_unit',
            'read_texts', 'run_study', 'Results', 'load_results', 'cells', 'Table', 'table', 'dew_eval']
 
 # %% ../../nbs/25_runner.ipynb #c4c1f0fa
@@ -121,7 +121,7 @@ def _expand(entries, what, valid):
         raise ValueError(f'Two of the {what} are called {dup[0]!r}: give one of them a name')
     return tuple(rows)
 
-# %% ../../nbs/25_runner.ipynb #d7ab0c08
+# %% ../../nbs/25_runner.ipynb #723d745c
 @dataclass(frozen=True)
 class Study:
     "What to compute; `Study.load` reads it from a TOML file"
@@ -150,17 +150,20 @@ class Study:
             if isinstance(v, bool) or not isinstance(v, int) or v < 1:
                 raise ValueError(f'{k} is {v!r}: expected a whole number of at least 1')
         self.rows, self.attack_rows
-    @cached_property
-    def rows(self) -> tuple:
-        "The schemes, negatives first; texts without a mark are always among them"
-        rows = _expand(self.schemes, 'schemes', SCHEMES)
-        if not any(r.kind == 'none' for r in rows): rows = (Row('none', 'none', {}), *rows)
-        return tuple(sorted(rows, key=lambda r: not negative(r)))
-    @cached_property
-    def attack_rows(self) -> tuple:
-        "The attacks; none is always the first"
-        rows = _expand(self.attacks, 'attacks', ATTACKS)
-        return (Row('none', 'none', {}), *(r for r in rows if r.kind != 'none'))
+
+# %% ../../nbs/25_runner.ipynb #731d6e11
+@patch(as_prop=True)
+def rows(self:Study) -> tuple:
+    "The schemes, negatives first; texts without a mark are always among them"
+    rows = _expand(self.schemes, 'schemes', SCHEMES)
+    if not any(r.kind == 'none' for r in rows): rows = (Row('none', 'none', {}), *rows)
+    return tuple(sorted(rows, key=lambda r: not negative(r)))
+
+@patch(as_prop=True)
+def attack_rows(self:Study) -> tuple:
+    "The attacks; none is always the first"
+    rows = _expand(self.attacks, 'attacks', ATTACKS)
+    return (Row('none', 'none', {}), *(r for r in rows if r.kind != 'none'))
 
 def negative(
     row: Row, # of a study
@@ -195,16 +198,7 @@ def load(cls:Study,
     except tomllib.TOMLDecodeError as e: raise ValueError(f'{path.name} is not TOML: {e}') from None
     return cls.from_dict({'name': path.stem} | d)
 
-# %% ../../nbs/25_runner.ipynb #4e6a85c1
-def ensure_pad(
-    tokenizer, # of a host
-):
-    "The tokenizer, with a pad token: its own, or one that it has for something else"
-    if tokenizer.pad_token_id is None:
-        have = (tokenizer.eos_token, tokenizer.bos_token, tokenizer.unk_token)
-        tokenizer.pad_token = next((t for t in have if t), None) or tokenizer.convert_ids_to_tokens(0)
-    return tokenizer
-
+# %% ../../nbs/25_runner.ipynb #d143c9c4
 class Bench:
     "Models, schemes and attacks of a run"
     def __init__(self,
@@ -238,7 +232,16 @@ class Bench:
             self.attacks[row.key] = ATTACKS[row.kind](self.host(host), self.cache, **row.params)
         return self.attacks[row.key]
 
-# %% ../../nbs/25_runner.ipynb #e409fbaa
+# %% ../../nbs/25_runner.ipynb #960c6e6d
+def ensure_pad(
+    tokenizer, # of a host
+):
+    "The tokenizer, with a pad token: its own, or one that it has for something else"
+    if tokenizer.pad_token_id is None:
+        have = (tokenizer.eos_token, tokenizer.bos_token, tokenizer.unk_token)
+        tokenizer.pad_token = next((t for t in have if t), None) or tokenizer.convert_ids_to_tokens(0)
+    return tokenizer
+
 @patch
 def fitting(self:Bench, f, size=None):
     "f(size), with half the size after each failure of the GPU's memory; without a size: the bench's batch"
@@ -321,7 +324,17 @@ def _scores(unit, row, bench, host, encoder, seed):
     labels = unit.labels | dict(scheme=row.label, encoder=encoder or '')
     return Unit('scores', spec, labels, dict(row=row, host=host, encoder=encoder), unit)
 
-# %% ../../nbs/25_runner.ipynb #34814497
+# %% ../../nbs/25_runner.ipynb #33652668
+def _quality(unit, bench, host, judge):
+    name = host if judge == 'host' else judge
+    spec = dict(of=unit.id, perplexity=name and [bench.host(name).name, bench.host(name).digest])
+    return Unit('quality', spec, unit.labels | dict(judge=name), dict(judge=name), unit)
+
+def _similarity(unit, to, bench, encoder):
+    spec = dict(of=unit.id, to=to.id, encoder=bench.encoder(encoder).digest)
+    return Unit('similarity', spec, unit.labels | dict(judge=encoder), dict(judge=encoder, to=to), unit)
+
+# %% ../../nbs/25_runner.ipynb #91437f7d
 def plan(
     study: Study, # what to compute
     bench: Bench, # for digests of models
@@ -354,16 +367,7 @@ def plan(
                         if srcs: add(_scores(v, row, bench, host, enc, seed))
     return [u for u in out.values() if _match(only, 'kind', u.kind)]
 
-def _quality(unit, bench, host, judge):
-    name = host if judge == 'host' else judge
-    spec = dict(of=unit.id, perplexity=name and [bench.host(name).name, bench.host(name).digest])
-    return Unit('quality', spec, unit.labels | dict(judge=name), dict(judge=name), unit)
-
-def _similarity(unit, to, bench, encoder):
-    spec = dict(of=unit.id, to=to.id, encoder=bench.encoder(encoder).digest)
-    return Unit('similarity', spec, unit.labels | dict(judge=encoder), dict(judge=encoder, to=to), unit)
-
-# %% ../../nbs/25_runner.ipynb #0bd2b00b
+# %% ../../nbs/25_runner.ipynb #0b931036
 def versions(
     device=None, # where the work was done
 ) -> dict:
@@ -376,6 +380,7 @@ def versions(
     v['device'] = torch.cuda.get_device_name(d) if d.type == 'cuda' else f'{d.type} {platform.machine()}'
     return v
 
+# %% ../../nbs/25_runner.ipynb #46b610f6
 def _bytes(x):
     if isinstance(x, bytes): return x
     if isinstance(x, dict): return json.dumps(x, indent=1, ensure_ascii=False).encode('utf-8', 'replace')
@@ -413,7 +418,7 @@ def read_texts(
     "The rows of a unit's texts"
     return list(_read_jsonl(folder/'texts.jsonl'))
 
-# %% ../../nbs/25_runner.ipynb #71bf0324
+# %% ../../nbs/25_runner.ipynb #963be49a
 def _do_texts(u, bench, parent):
     w, c, L = u.work, u.work['corpus'], u.labels
     s = bench.scheme(w['row'], w['host'], w['encoder'], L['seed'])
@@ -434,6 +439,7 @@ def _do_attacked(u, bench, parent):
     return {'texts.jsonl': [x | dict(text=t) for x, t in zip(parent, after)],
             'change.parquet': pd.DataFrame({k: v for k, v in d.items() if v is not None})}
 
+# %% ../../nbs/25_runner.ipynb #4f3430fc
 def _do_scores(u, bench, parent):
     import pandas as pd
     w, texts = u.work, [r['text'] for r in parent]
@@ -520,7 +526,7 @@ class _Here:
         self.lock.release(); time.sleep(seconds); self.lock.acquire()
     def leave(self): self.lock.release(); self.path.unlink(missing_ok=True)
 
-# %% ../../nbs/25_runner.ipynb #17fa2868
+# %% ../../nbs/25_runner.ipynb #d0914e39
 def _is_done(u, out): return (u.folder(out)/'unit.json').is_file()
 
 def _rank(u, bench):
@@ -529,6 +535,16 @@ def _rank(u, bench):
     w, (key, s) = u.work, bench.now
     if key != (w['row'].key, w['host'], w['encoder']): return 3
     return 0 if s.seed == u.labels['seed'] else 2
+
+def _finish(u, out, bench, v):
+    "Do a unit and write it"
+    t = time.time()
+    parent = read_texts(u.parent.folder(out)) if u.parent else None
+    if 'to' in u.work: parent = [x | dict(to=y['text']) for x, y in zip(parent, read_texts(u.work['to'].folder(out)))]
+    files = _DO[u.kind](u, bench, parent)
+    meta = dict(id=u.id, kind=u.kind, labels=u.labels, spec=u.spec, parent=u.parent.id if u.parent else None,
+                versions=v, seconds=round(time.time() - t, 2), time=time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime()))
+    write_unit(u.folder(out), files | {'unit.json': json.loads(json.dumps(meta, default=str))})
 
 def _one(left, out, bench, v):
     "Do one unit of `left` that is ready and free; its id, or None"
@@ -543,32 +559,7 @@ def _one(left, out, bench, v):
         finally: lock.release()
         return u.id
 
-# %% ../../nbs/25_runner.ipynb #5635ef52
-def run_study(
-    study: Study|str|Path, # a study, or its TOML file
-    out: str|Path, # folder for the results; other runs may work in it
-    only: str='', # a filter such as "scheme=DEW*; attack=none; seed=0"
-    device=None, # a torch device; None: the GPU if there is one
-    batch_size: int|None=None, # rows at a time; None: 500 on a GPU, 8 else
-    progress: bool=True, # show a bar
-) -> 'Results':
-    "Do what is not done yet"
-    study, out = study if isinstance(study, Study) else Study.load(study), Path(out)
-    out.mkdir(parents=True, exist_ok=True)
-    with FileLock(out/'.lock'): _admit(out, study)
-    here = _Here(out)
-    try:
-        (out/'units').mkdir(exist_ok=True)
-        bench = Bench(device, batch_size, out/'attacks.sqlite')
-        units = plan(study, bench, only)
-        left = {u.id: u for u in units if not _is_done(u, out)}
-        for u in left.values(): # a missing model is said before the work, not after
-            if u.kind == 'attacked': bench.attack(u.work['attack'], u.work['host'])
-        with tqdm(total=len(units), initial=len(units) - len(left), desc=study.name, disable=not progress) as bar:
-            _work(left, out, bench, here, bar)
-    finally: here.leave()
-    return load_results(out)
-
+# %% ../../nbs/25_runner.ipynb #9fcb0ee2
 def _work(left, out, bench, here, bar):
     "Do all of `left`, together with whoever works in the folder"
     v, since = versions(bench.device), time.time()
@@ -586,15 +577,33 @@ def _work(left, out, bench, here, bar):
                                'run without kind= first')
         here.away(.25)
 
-def _finish(u, out, bench, v):
-    "Do a unit and write it"
-    t = time.time()
-    parent = read_texts(u.parent.folder(out)) if u.parent else None
-    if 'to' in u.work: parent = [x | dict(to=y['text']) for x, y in zip(parent, read_texts(u.work['to'].folder(out)))]
-    files = _DO[u.kind](u, bench, parent)
-    meta = dict(id=u.id, kind=u.kind, labels=u.labels, spec=u.spec, parent=u.parent.id if u.parent else None,
-                versions=v, seconds=round(time.time() - t, 2), time=time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime()))
-    write_unit(u.folder(out), files | {'unit.json': json.loads(json.dumps(meta, default=str))})
+# %% ../../nbs/25_runner.ipynb #55d8a542
+def run_study(
+    study: Study|str|Path|Sequence, # a study, its TOML file, or several that share the folder
+    out: str|Path, # folder for the results; other runs may work in it
+    only: str='', # a filter such as "scheme=DEW*; attack=none; seed=0"
+    device=None, # a torch device; None: the GPU if there is one
+    batch_size: int|None=None, # rows at a time; None: 500 on a GPU, 8 else
+    progress: bool=True, # show a bar
+) -> 'Results':
+    "Do what is not done yet"
+    many = study if isinstance(study, (list, tuple)) else [study]
+    many, out = [s if isinstance(s, Study) else Study.load(s) for s in many], Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    with FileLock(out/'.lock'):
+        for s in many: _admit(out, s)
+    here = _Here(out)
+    try:
+        (out/'units').mkdir(exist_ok=True)
+        bench = Bench(device, batch_size, out/'attacks.sqlite')
+        units = {u.id: u for s in many for u in plan(s, bench, only)}
+        left = {k: u for k, u in units.items() if not _is_done(u, out)}
+        for u in left.values(): # a missing model is said before the work, not after
+            if u.kind == 'attacked': bench.attack(u.work['attack'], u.work['host'])
+        with tqdm(total=len(units), initial=len(units) - len(left), desc=many[0].name, disable=not progress) as bar:
+            _work(left, out, bench, here, bar)
+    finally: here.leave()
+    return load_results(out)
 
 # %% ../../nbs/25_runner.ipynb #c1ef2afc
 @dataclass(eq=False)
@@ -800,18 +809,7 @@ def cells(
     how = np.where(f.seeds > 1, 'leave one seed out', 'own seed')
     return f.assign(protocol=np.where(f.measure.str.startswith('tpr'), how, 'each seed'))
 
-# %% ../../nbs/25_runner.ipynb #db2ebe0b
-_NAMES = dict(tpr='TPR', tpr_matched='matched TPR', auroc='AUROC', ppl='PPL', similarity='similarity')
-def _is_quality(measure): return measure.startswith(('ppl', 'similarity'))
-
-def _head(measure, nominal):
-    name = _NAMES.get(measure, measure.replace('ppl', 'PPL'))
-    return f'{name}@{nominal:.0%}' if nominal else name
-
-def _num(x, measure, sign=''):
-    if x is None or math.isnan(x): return ''
-    return f'{x:.2f}' if measure.startswith('ppl') else f'{x:.3f}'.replace('0.', '.', 1)
-
+# %% ../../nbs/25_runner.ipynb #25e03242
 @dataclass(eq=False, repr=False)
 class Table:
     "The paper's layout: `.html()`, `.markdown()`, `.latex()`; `.cells` has the figures"
@@ -845,7 +843,18 @@ class Table:
     def groups(self): return [(a, len(list(g))) for a, g in itertools.groupby(
         self.columns, lambda c: 'quality' if _is_quality(c[1]) else 'unattacked' if c[0] == 'none' else c[0])]
 
-# %% ../../nbs/25_runner.ipynb #e31860ac
+# %% ../../nbs/25_runner.ipynb #b9e4ac8a
+_NAMES = dict(tpr='TPR', tpr_matched='matched TPR', auroc='AUROC', ppl='PPL', similarity='similarity')
+def _is_quality(measure): return measure.startswith(('ppl', 'similarity'))
+
+def _head(measure, nominal):
+    name = _NAMES.get(measure, measure.replace('ppl', 'PPL'))
+    return f'{name}@{nominal:.0%}' if nominal else name
+
+def _num(x, measure, sign=''):
+    if x is None or math.isnan(x): return ''
+    return f'{x:.2f}' if measure.startswith('ppl') else f'{x:.3f}'.replace('0.', '.', 1)
+
 @patch
 def markdown(self:Table) -> str:
     "As Markdown"
@@ -873,6 +882,7 @@ def html(self:Table) -> str:
     head = f'<thead><tr><th></th>{top}</tr><tr><th>scheme</th>{sub}</tr></thead>'
     return f'<table class="dew-table">{head}\n<tbody>{body}</tbody></table>'
 
+# %% ../../nbs/25_runner.ipynb #39aef419
 @patch
 def cell_command(self:Table,
     scheme: str, # a row
@@ -927,10 +937,10 @@ def table(
     neg = {l for l, (k, _) in results.study['schemes'].items() if k in ('none', 'human')}
     return Table(c, cols, rows, neg, command)
 
-# %% ../../nbs/25_runner.ipynb #f409e128
+# %% ../../nbs/25_runner.ipynb #d6bcea29
 @call_parse
 def dew_eval(
-    study: Param('A TOML file that describes the study', str),
+    study: Param('TOML files that describe the study', str, nargs='+'),
     only: Param('A part: "scheme=DEW*; attack=none; seed=0,1"', str)='',
     out: Param('Folder for the results; default: results/NAME beside the study', str)='',
     device: Param('A torch device; default: the GPU if there is one', str)='',
@@ -943,16 +953,18 @@ def dew_eval(
 ):
     "Run a study of watermarking schemes, or go on with it"
     try:
-        s = Study.load(study)
-        folder = Path(out or Path(study).parent/'results'/s.name)
+        files = [study] if isinstance(study, (str, Path)) else list(study)
+        many = [Study.load(f) for f in files]
+        folder = Path(out or Path(files[0]).parent/'results'/many[0].name)
         if dry_run:
-            units = plan(s, Bench(device or None), only)
-            left = [u for u in units if not (u.folder(folder)/'unit.json').is_file()]
+            bench = Bench(device or None)
+            units = {u.id: u for s in many for u in plan(s, bench, only)}
+            left = [u for u in units.values() if not _is_done(u, folder)]
             print(f'{len(left)} of {len(units)} units are left to do in {folder}')
             return
-        r = load_results(folder) if table_only else run_study(s, folder, only, device or None, batch_size or None)
+        r = load_results(folder) if table_only else run_study(many, folder, only, device or None, batch_size or None)
         if pack: r.pack(pack, None if keep < 0 else keep)
-        if not quiet: print(table(r, command=f'dew_eval {study}'))
+        if not quiet: print(table(r, command=f'dew_eval {" ".join(map(str, files))}'))
     except (ValueError, OSError, RuntimeError, ImportError) as e:
         if os.environ.get('DEW_DEBUG'): raise
         sys.exit(f'dew_eval: {e}')
