@@ -5,17 +5,19 @@
 # %% auto #0
 __all__ = ['nucleus_mask', 'DEWLogitsProcessor']
 
-# %% ../nbs/09_insertion.ipynb #4fb4d766
+# %% ../nbs/09_insertion.ipynb #4ccc6bc9
+from contextlib import contextmanager
 import numpy as np
 import torch
 from fastcore.basics import patch
+from tqdm.auto import tqdm
 from transformers import LogitsProcessor
 
 # %% ../nbs/09_insertion.ipynb #696e534d
 from .context import last_windows
 from .scheme import DEW, DEWConfig
 
-# %% ../nbs/09_insertion.ipynb #ad3df527
+# %% ../nbs/09_insertion.ipynb #13035c36
 def nucleus_mask(
     scores:torch.Tensor, # (B, V) logits
     p:float # probability to cover
@@ -23,7 +25,7 @@ def nucleus_mask(
     "(B, V) bool: the smallest set of most probable tokens whose probability reaches p"
     s, i = scores.float().sort(descending=True)
     cum = s.softmax(-1).cumsum(-1)
-    keep = (cum - s.softmax(-1)) < p                            # mass before this token is still below p
+    keep = (cum - s.softmax(-1)) < p                  # mass before this token is below p
     return torch.zeros_like(keep).scatter(1, i, keep)
 
 @patch
@@ -43,21 +45,24 @@ def add_bias(self:DEW,
     if c.candidates == 'nucleus': b = b*nucleus_mask(scores, c.nucleus_p)
     return scores + b.to(scores.dtype)
 
-# %% ../nbs/09_insertion.ipynb #dc1a93b4
+# %% ../nbs/09_insertion.ipynb #3853da6c
 class DEWLogitsProcessor(LogitsProcessor):
     "Adds the mark to the logits of each step; for transformers' `generate(logits_processor=[...])`"
     def __init__(self,
         scheme:DEW, # what to mark with
-        prompt_length:int|None=None # tokens before the generated ones; None: what the first call sees
+        prompt_length:int|None=None # tokens before the generated ones; None: as the first call
     ):
-        self.scheme, self.start, self.fixed, self.prompt = scheme, prompt_length, prompt_length is not None, None
+        self.scheme, self.start, self.prompt = scheme, prompt_length, None
+        self.fixed = prompt_length is not None
         self.special = torch.from_numpy(scheme.contexts.special)
     def __repr__(self): return f'DEWLogitsProcessor({self.scheme!r})'
     def _begin(self, ids):
         "Note the prompt of a new generation"
         if self.fixed: return
-        if self.prompt is not None and ids.shape[1] > self.start and ids.shape[0] == self.prompt.shape[0] \
-            and torch.equal(ids[:, :self.start], self.prompt): return
+        goes_on = (self.prompt is not None and ids.shape[1] > self.start
+                   and ids.shape[0] == self.prompt.shape[0]
+                   and torch.equal(ids[:, :self.start], self.prompt))
+        if goes_on: return
         self.start, self.prompt = ids.shape[1], ids.clone()
     def __call__(self, input_ids:torch.Tensor, scores:torch.Tensor) -> torch.Tensor:
         "Marked logits"
@@ -77,7 +82,38 @@ def processor(self:DEW,
     "A logits processor for one call of transformers' `generate`"
     return DEWLogitsProcessor(self, prompt_length)
 
-# %% ../nbs/09_insertion.ipynb #6b28a538
+# %% ../nbs/09_insertion.ipynb #81f474a8
+_sampling = dict(top_k=0, top_p=1.0, temperature=1.0) # multinomial, as in the paper
+
+def _prompt_ids(tok, prompts):
+    "Left-padded ids; an empty prompt becomes the token that begins a text"
+    start = tok.bos_token or tok.eos_token
+    return tok([p or start for p in prompts], return_tensors='pt', padding=True,
+               padding_side='left', return_token_type_ids=False)
+
+def _check_texts(texts, what='text'):
+    "A list of strings, or an error that names the culprit"
+    if not isinstance(texts, (list, tuple)):
+        texts = list(texts) if hasattr(texts, '__iter__') else [texts]
+    for i,t in enumerate(texts):
+        if not isinstance(t, str):
+            raise TypeError(f'{what} {i} is {type(t).__name__}, not a string')
+    return list(texts)
+
+@contextmanager
+def _seeded(seed):
+    "torch's random numbers from `seed` (None: fresh ones); the old state comes back afterwards"
+    state = torch.random.get_rng_state()
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else None
+    try:
+        if seed is None: torch.seed()
+        else: torch.manual_seed(seed)
+        yield
+    finally:
+        torch.random.set_rng_state(state)
+        if cuda is not None: torch.cuda.set_rng_state_all(cuda)
+
+# %% ../nbs/09_insertion.ipynb #87fc4cda
 @patch
 @torch.no_grad()
 def generate(self:DEW,
@@ -92,41 +128,21 @@ def generate(self:DEW,
     **kwargs # more arguments for transformers' `generate`
 ) -> str|list:
     "Marked continuations: a string for a string, a list for a list"
-    if self.host is None: raise ValueError('This scheme has no host model: build it with DEW.build(host, ...)')
+    if self.host is None: raise ValueError(
+        'This scheme has no host model: build it with DEW.build(host, ...)')
     one = isinstance(prompts, str)
     prompts = _check_texts([prompts] if one else prompts, 'prompt')
-    from tqdm.auto import tqdm
-    tok, model = self.host.tokenizer, self.host.model
-    state = torch.random.get_rng_state()
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else None
-    out = []
-    try:
-        if seed is None: torch.seed()
-        else: torch.manual_seed(seed)
-        batches = range(0, len(prompts), batch_size)
-        for i in tqdm(batches, desc='generating', disable=not (len(batches) > 1 if progress is None else progress)):
+    tok, model, out = self.host.tokenizer, self.host.model, []
+    procs = list(kwargs.pop('logits_processor', []))
+    kw = dict(max_new_tokens=max_new_tokens, do_sample=do_sample, pad_token_id=tok.pad_token_id,
+              no_repeat_ngram_size=no_repeat_ngram_size) | (_sampling if do_sample else {}) | kwargs
+    show = len(prompts) > batch_size if progress is None else progress
+    with _seeded(seed):
+        for i in tqdm(range(0, len(prompts), batch_size), desc='generating', disable=not show):
             inp = _prompt_ids(tok, prompts[i:i+batch_size]).to(model.device)
             P = inp['input_ids'].shape[1]
-            procs = list(kwargs.pop('logits_processor', [])) if i == 0 else procs
-            ids = model.generate(**inp, max_new_tokens=max_new_tokens, do_sample=do_sample, **(_sampling if do_sample else {}) | kwargs,
-                no_repeat_ngram_size=no_repeat_ngram_size, pad_token_id=tok.pad_token_id,
-                logits_processor=procs + ([self.processor(P)] if mark else []))
-            out += tok.batch_decode(ids[:, P:], skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    finally:
-        torch.random.set_rng_state(state)
-        if cuda is not None: torch.cuda.set_rng_state_all(cuda)
+            steps = procs + ([self.processor(P)] if mark else [])
+            ids = model.generate(**inp, logits_processor=steps, **kw)
+            out += tok.batch_decode(ids[:, P:], skip_special_tokens=True,
+                                    clean_up_tokenization_spaces=False)
     return out[0] if one else out
-
-_sampling = dict(top_k=0, top_p=1.0, temperature=1.0)           # multinomial sampling, as in the paper
-
-def _prompt_ids(tok, prompts):
-    "Left-padded ids; an empty prompt becomes the token that begins a text"
-    start = tok.bos_token or tok.eos_token
-    return tok([p or start for p in prompts], return_tensors='pt', padding=True, padding_side='left', return_token_type_ids=False)
-
-def _check_texts(texts, what='text'):
-    "A list of strings, or an error that names the culprit"
-    if not isinstance(texts, (list, tuple)): texts = list(texts) if hasattr(texts, '__iter__') else [texts]
-    for i,t in enumerate(texts):
-        if not isinstance(t, str): raise TypeError(f'{what} {i} is {type(t).__name__}, not a string')
-    return list(texts)

@@ -101,9 +101,9 @@ def tau_ar1(
     r = float(np.clip(autocorrelation(docs, mean, 1)[1], -.999, .999))
     return (1+r)/(1-r)
 
-# %% ../nbs/04_leff.ipynb #2bb55f89
+# %% ../nbs/04_leff.ipynb #0010daa2
 def _bandwidth(s: _Scores) -> int:
-    "Andrews' (1991) Bartlett bandwidth with an AR(1) pilot, no more than the longest document allows"
+    "Andrews' (1991) Bartlett bandwidth, AR(1) pilot, no more than the longest document allows"
     S, P = _lag_sums(s, 1)
     r = np.clip((S[:, 1].sum()/P[:, 1].sum())/(S[:, 0].sum()/P[:, 0].sum()), -.97, .97)
     h = 1.1447*(4*r**2/(1-r**2)**2*s.n.sum())**(1/3)
@@ -121,6 +121,7 @@ def tau_newey_west(
     x = np.pad(s.x, ((0, 0), (0, lags))).ravel()  # zeros between documents: no product crosses
     return float(S_hac_simple(x, nlags=lags)[0, 0]/(x @ x))
 
+# %% ../nbs/04_leff.ipynb #363543f3
 def tau_bootstrap(
     docs, # a series, a matrix of documents in rows, or a list of series
     mean: float | None=None, # the global mean; None: estimated over all documents
@@ -158,7 +159,7 @@ def leff_series(
                          "use fit_leff")
     return len(x)/_TAU[method](x, mean)
 
-# %% ../nbs/04_leff.ipynb #19fe4b39
+# %% ../nbs/04_leff.ipynb #0de69aed
 class VarianceComponents(NamedTuple):
     "Variance between and within documents"
     between: float # sigma_u^2, of the document effect
@@ -188,6 +189,7 @@ def variance_components(
     low, high = (max(v, 0.)/(1+max(v, 0.)) for v in lim)
     return VarianceComponents(raw, msw, raw/(raw+msw), low, high)
 
+# %% ../nbs/04_leff.ipynb #bf9dfa0a
 def mixed_components(
     docs, # a matrix of documents in rows or a list of series, at least 2
 ) -> VarianceComponents:
@@ -198,11 +200,12 @@ def mixed_components(
     flat = s.x[np.arange(s.x.shape[1]) < s.n[:, None]]
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # no document effect lies on the boundary and warns
-        fit = MixedLM(flat, np.ones(len(flat)), groups=np.repeat(np.arange(len(s.n)), s.n)).fit(reml=True)
+        group = np.repeat(np.arange(len(s.n)), s.n)
+        fit = MixedLM(flat, np.ones(len(flat)), groups=group).fit(reml=True)
     b, w = float(np.asarray(fit.cov_re)[0, 0]), float(fit.scale)
     return VarianceComponents(b, w, b/(b+w), np.nan, np.nan)
 
-# %% ../nbs/04_leff.ipynb #48807e36
+# %% ../nbs/04_leff.ipynb #30b8b97c
 @dataclass(frozen=True, eq=False, repr=False)
 class EffectiveLength:
     "Estimated loss of information, between neighbours and between documents"
@@ -232,6 +235,7 @@ class EffectiveLength:
         q = (1-self.level)/2
         return tuple(np.quantile(_leff_at(L, *self.boot), [q, 1-q]).tolist())
 
+# %% ../nbs/04_leff.ipynb #3da5f3eb
 def _leff_at(L, var, doc_var, rho):
     "L_eff for length(s) L and one model, or for one L and models stacked in the first axis"
     L = np.asarray(L, dtype=float)
@@ -240,7 +244,7 @@ def _leff_at(L, var, doc_var, rho):
     tau = 1 + 2*(np.maximum(1 - k/L[..., None], 0)*rho[..., 1:]).sum(-1)
     return (var/(doc_var + (var-doc_var)*np.maximum(tau, 1e-3)/L))[()]
 
-# %% ../nbs/04_leff.ipynb #248fca02
+# %% ../nbs/04_leff.ipynb #4b836d91
 def _components(S, P, K: int):
     "Total variance, document variance and neighbours' correlation from lag sums (..., Kmax+1)"
     g = S[..., :K+1]/P[..., :K+1]
@@ -249,7 +253,7 @@ def _components(S, P, K: int):
 
 def fit_leff(
     docs, # scores of unmarked texts: a matrix of documents in rows or a list of series
-    mean: float | None=None, # the global mean; None: estimated, 0: a shift of all texts counts as loss
+    mean: float | None=None, # global mean; None: estimated; 0: a shift of all texts is loss
     reach: int | None=None, # lag where neighbours become independent; None: min(64, longest/4)
     level: float=.95, # of the confidence intervals
     B: int=500, # bootstrap samples of documents
@@ -271,6 +275,7 @@ def fit_leff(
     var, du, rho = _components(S.sum(0), np.maximum(P.sum(0), 1), K)
     return EffectiveLength(s.mu, float(var), float(du), rho, len(s.n), level, boot)
 
+# %% ../nbs/04_leff.ipynb #36f0a954
 def leff_direct(
     docs, # scores of unmarked texts of about one length
     mean: float | None=None, # the global mean; None: estimated

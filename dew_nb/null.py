@@ -50,10 +50,10 @@ def gaussian_error(
     x = np.linspace(-6, 6, m)
     return float(np.abs(scaled_law(n).cdf(x) - stats.norm.cdf(x)).max())
 
-# %% ../nbs/03_null.ipynb #151c5caf
+# %% ../nbs/03_null.ipynb #1eae7128
 @lru_cache(maxsize=128)
 def _nodes(n: float | None, gamma: float) -> tuple[np.ndarray, np.ndarray]:
-    "Positive nodes x of X = sqrt(n) Z and weights of |X| (they sum to 1), fine enough for tanh(gamma x)"
+    "Positive nodes of X = sqrt(n) Z and weights of |X| (sum 1), fine enough for tanh(gamma x)"
     panels = max(10, int(np.ceil(6*gamma)))
     g, w = special.roots_legendre(20)
     end = 14. if n is None else min(np.pi/2, 14/np.sqrt(n))
@@ -74,7 +74,7 @@ def _check_score(n, gamma, lam=1.) -> tuple[float | None, float, float]:
             raise ValueError(f"{k}={v!r}: expected a positive finite number")
     return _check_n(n), float(gamma), float(lam)
 
-# %% ../nbs/03_null.ipynb #e6035c2c
+# %% ../nbs/03_null.ipynb #4f6d3bc6
 class ScoreMoments(NamedTuple):
     "Cumulants of one score b = lam*tanh(gamma*sqrt(n)*Z) under the null"
     mean: float # 0, by symmetry
@@ -93,6 +93,7 @@ def _moments(n, gamma, lam) -> ScoreMoments:
     m2, m4 = float(w @ b2), float(w @ b2**2)
     return ScoreMoments(0., lam**2*m2, 0., lam**4*(m4 - 3*m2**2))
 
+# %% ../nbs/03_null.ipynb #098a7d81
 def score_moments(
     n: int | None, # projection dimension; None or inf for the Gaussian limit
     gamma: float, # slope inside the tanh
@@ -250,12 +251,12 @@ def p_empirical(
     ge = len(null) - np.searchsorted(null, _finite(score, 'score'), side='left')
     return (1 + ge)/(1 + len(null))
 
-# %% ../nbs/03_null.ipynb #3055e7c2
+# %% ../nbs/03_null.ipynb #647ad5c0
 def hermite_coefs(
     gamma: float, # slope inside the tanh
     order: int=21, # highest order
 ) -> np.ndarray: # c_0 ... c_order; the even ones are 0
-    "Coefficients of tanh(gamma x) in the Hermite polynomials normalised for the standard normal law"
+    "Coefficients of tanh(gamma x) in Hermite polynomials normalised for the standard normal law"
     _, gamma, _ = _check_score(None, gamma)
     x, w = _nodes(None, gamma)
     wb = w*np.tanh(gamma*x)
@@ -279,13 +280,13 @@ def _kappa_coefs(gamma: float, tol: float=3e-5, top: int=301) -> tuple[float, ..
     c2[-1] += max(rest[ok[0]], 0)
     return tuple(c2.tolist())
 
-# %% ../nbs/03_null.ipynb #749aa432
+# %% ../nbs/03_null.ipynb #dc1b3d6b
 def score_covariance(
     rho, # correlation(s) of the scaled alignments: a number, numpy array or torch tensor
     gamma: float, # slope inside the tanh
     lam: float=1., # watermark strength
 ): # covariance(s) of the scores across keys, same type and shape
-    "kappa(rho) = Cov(lam*tanh(gamma X), lam*tanh(gamma Y)) for standard normal X, Y of correlation rho"
+    "kappa(rho) = Cov(lam*tanh(gamma X), lam*tanh(gamma Y)), X, Y standard normal, correlation rho"
     _, gamma, lam = _check_score(None, gamma, lam)
     if isinstance(rho, (int, float, list, tuple)): rho = np.asarray(rho, dtype=float)
     *cs, acc = (c*lam**2 for c in _kappa_coefs(gamma))
@@ -297,7 +298,7 @@ def alignment_correlation(
     a, # token vectors (..., L, d_T), numpy or torch, any length but 0
     c, # context vectors (..., L, d_C)
 ): # (..., L, L)
-    "Correlation rho of the scaled alignments of a fixed text across keys: product of the two cosines"
+    "Correlation rho of a text's scaled alignments across keys: product of the two cosines"
     def cos(v):
         v = v/((v*v).sum(-1)**.5)[..., None]
         return v @ v.swapaxes(-1, -2)

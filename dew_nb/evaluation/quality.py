@@ -11,7 +11,7 @@ from typing import Callable, Sequence
 
 # %% auto #0
 __all__ = ['JUDGE_PROMPT', 'JUDGE_QUERY', 'bootstrap_interval', 'Perplexity', 'perplexity', 'parse_verdict', 'NetPreference',
-           'judge_queries', 'net_preference_score', 'distinct_n', 'repetition']
+           'judge_queries', 'net_preference_score', 'distinct_n', 'repetition', 'Similarity', 'similarity_to_unmarked']
 
 # %% ../../nbs/23_quality.ipynb #4c15386d
 import numpy as np
@@ -34,7 +34,7 @@ def bootstrap_interval(
     i = np.random.default_rng(seed).integers(0, len(x), (draws, len(x)))
     return tuple(np.quantile(stat(x[i], axis=1), [(1 - level) / 2, (1 + level) / 2]).tolist())
 
-# %% ../../nbs/23_quality.ipynb #5ce70f4d
+# %% ../../nbs/23_quality.ipynb #8b3899b0
 @dataclass(frozen=True)
 class Perplexity:
     "Perplexity of each text, with the median and its interval"
@@ -45,6 +45,11 @@ class Perplexity:
     def __repr__(self): return (f'Perplexity(median={self.median:.4g}, 95% '
         f'[{self.interval[0]:.4g}, {self.interval[1]:.4g}], {len(self.values)} texts)')
 
+def _check_list(**lists):
+    "Refuse a string where a list of strings belongs: its letters would be the texts"
+    for k, v in lists.items():
+        if isinstance(v, str): raise TypeError(f'{k} is a string: expected a list of strings')
+
 def perplexity(
     host, # `.model` and `.tokenizer`, or the two as a pair
     texts: Sequence[str], # continuations
@@ -53,7 +58,7 @@ def perplexity(
     seed: int=0, # of the bootstrap
 ) -> Perplexity:
     "Perplexity of `texts` under a causal model, the prompt masked"
-    if isinstance(texts, str): raise TypeError('texts is a string: expected a list of strings')
+    _check_list(texts=texts, prompts=prompts)
     if isinstance(host, tuple): host = SimpleNamespace(model=host[0], tokenizer=host[1])
     prompts = [''] * len(texts) if prompts is None else list(prompts)
     if len(prompts) != len(texts):
@@ -116,7 +121,7 @@ def judge_queries(
     return [JUDGE_QUERY.format(prompt=p, completion1=a, completion2=b)
             for p, a, b in zip(prompts, first, second)]
 
-# %% ../../nbs/23_quality.ipynb #06af1399
+# %% ../../nbs/23_quality.ipynb #6660c86d
 def net_preference_score(
     client: ChatClient, # the judge
     prompts: Sequence[str], # what the completions continue
@@ -126,6 +131,7 @@ def net_preference_score(
     on_error: str='raise', # "none" goes on and counts a question that failed for good
 ) -> NetPreference:
     "How much more often a judge prefers the candidates than the references"
+    _check_list(prompts=prompts, candidates=candidates, references=references)
     n = len(prompts)
     if not n or not n == len(candidates) == len(references):
         raise ValueError(f'{n} prompts, {len(candidates)} candidates, {len(references)} '
@@ -143,7 +149,7 @@ def net_preference_score(
         int((d > 0).sum()), int((d < 0).sum()), int((d == 0).sum()),
         int((understood & (a != b)).sum()), sum(v is None for v in vs) - failed, failed, d)
 
-# %% ../../nbs/23_quality.ipynb #61765348
+# %% ../../nbs/23_quality.ipynb #3f4a5c1d
 def _ngrams(text, n):
     w = text.lower().split()
     return list(zip(*(w[i:] for i in range(n))))
@@ -153,6 +159,7 @@ def distinct_n(
     n: int=2, # words in a gram
 ) -> np.ndarray: # (N,) shares; NaN for a text of fewer than n words
     "Different n-grams over all n-grams, for each text"
+    _check_list(texts=texts)
     grams = [_ngrams(t, n) for t in texts]
     return np.array([len(set(g)) / len(g) if g else np.nan for g in grams])
 
@@ -161,5 +168,29 @@ def repetition(
     n: int=4, # words in a gram
 ) -> np.ndarray: # (N,) shares between 0 and 1
     "Share of words that complete an n-gram which the text has had before"
+    _check_list(texts=texts)
     grams = [_ngrams(t, n) for t in texts]
     return np.array([(len(g) - len(set(g))) / max(len(t.split()), 1) for g, t in zip(grams, texts)])
+
+# %% ../../nbs/23_quality.ipynb #1167538c
+@dataclass(frozen=True)
+class Similarity:
+    "Cosine of each text to its unmarked counterpart, with the mean and its interval"
+    values: np.ndarray # (N,); NaN where one of the two is empty
+    mean: float # over the texts
+    interval: tuple[float, float] # 95%, bootstrap over texts
+    def __repr__(self): return (f'Similarity(mean={self.mean:.3f}, 95% '
+        f'[{self.interval[0]:.3f}, {self.interval[1]:.3f}], {len(self.values)} texts)')
+
+def similarity_to_unmarked(
+    encoder, # `.encode(list[str])`
+    texts: Sequence[str], # marked completions
+    unmarked: Sequence[str], # unmarked completions of the same prompts
+    seed: int=0, # of the bootstrap
+) -> Similarity:
+    "How alike `texts` are to unmarked completions of the same prompts"
+    _check_list(texts=texts, unmarked=unmarked)
+    x = embedding_similarity(encoder, unmarked, texts)
+    some = x[np.isfinite(x)]
+    mean = float(some.mean()) if len(some) else float('nan')
+    return Similarity(x, mean, bootstrap_interval(x, np.mean, seed=seed))
