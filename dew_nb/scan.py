@@ -6,16 +6,17 @@
 __all__ = ['scan_lengths', 'window_pair_sums', 'null_scores', 'ScanNull', 'Span', 'ScanResult', 'holm', 'Identification',
            'identify']
 
-# %% ../nbs/10a_scan.ipynb #aa1334b9
+# %% ../nbs/10a_scan.ipynb #870a0512
 import copy, hashlib, html, math
 from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 from fastcore.basics import patch
 from scipy import optimize, stats
+from torch.nn.functional import normalize, pad
 from tqdm.auto import tqdm
 from .context import HashedContexts
-from .detection import Detector, key_null_sum
+from .detection import Detector, _EXACT, _Plan, key_null_sum
 from .null import score_covariance, score_moments
 
 # %% ../nbs/10a_scan.ipynb #3f00688b
@@ -32,13 +33,13 @@ def scan_lengths(
         x *= 2**.5
     return out + [n] if n else []
 
-# %% ../nbs/10a_scan.ipynb #27b8cf98
+# %% ../nbs/10a_scan.ipynb #eeea69d4
 _TILE = 100
 
 def _cells(x, stride):
     "Sums over cells of `stride` along dimension 0, padded with zeros"
-    pad = -len(x) % stride
-    if pad: x = torch.cat([x, x.new_zeros(pad, *x.shape[1:])])
+    extra = -len(x) % stride
+    if extra: x = torch.cat([x, x.new_zeros(extra, *x.shape[1:])])
     return x.reshape(-1, stride, *x.shape[1:]).sum(1)
 
 def _tile(r, c, gamma, stride, i, j):
@@ -51,7 +52,7 @@ def _tile(r, c, gamma, stride, i, j):
     out[:k.shape[0], :k.shape[1]] = k
     return out
 
-# %% ../nbs/10a_scan.ipynb #b44029c7
+# %% ../nbs/10a_scan.ipynb #2d609e49
 def window_pair_sums(
     r:torch.Tensor, # (L, w) unit rows of the scored tokens
     c:torch.Tensor, # (L, w') unit contexts
@@ -69,15 +70,20 @@ def window_pair_sums(
         for i in range(t, last+1):
             for j in range(i, last+1):
                 if (i, j) not in tiles: tiles[i, j] = _tile(r, c, gamma, stride, i, j)
-        S = torch.cat([torch.cat([tiles[i, j] if i <= j else tiles[j, i].T for j in range(t, last+1)], 1) for i in range(t, last+1)])
-        I = torch.nn.functional.pad(S.cumsum(0).cumsum(1), (1, 0, 1, 0))
+        near = range(t, last+1)
+        S = torch.cat([torch.cat([tiles[i, j] if i <= j else tiles[j, i].T
+                                  for j in near], 1) for i in near])
+        I = pad(S.cumsum(0).cumsum(1), (1, 0, 1, 0))
         for o,m in zip(out, lengths):
             a = torch.arange(0, max(0, min(_TILE, n-m+1-t*_TILE)), device=r.device)
             o.append((I[a+m, a+m] - I[a, a+m] - I[a+m, a] + I[a, a])/k1)
     return [torch.cat(o) for o in out]
 
-# %% ../nbs/10a_scan.ipynb #e70c2525
-def _seed(seed, ids): return int.from_bytes(hashlib.sha256(f'{seed}:'.encode() + np.asarray(ids, np.int64).tobytes()).digest()[:7], 'big')
+# %% ../nbs/10a_scan.ipynb #e4d6c2f7
+def _seed(seed, ids):
+    "A seed for the draws of one text"
+    b = f'{seed}:'.encode() + np.asarray(ids, np.int64).tobytes()
+    return int.from_bytes(hashlib.sha256(b).digest()[:7], 'big')
 
 @torch.no_grad()
 def null_scores(
@@ -90,74 +96,80 @@ def null_scores(
     stride:int=10, # sum over cells of so many positions
     M:int=2048 # pairs of directions; 0: a full matrix for each draw
 ) -> tuple:
-    "(n, B) sums over cells of standardised scores under the key null, and (B,) standardised anchor scores"
-    gen, dev, sd = torch.Generator(r.device).manual_seed(seed), r.device, math.sqrt(float(score_covariance(1., gamma)))
+    "(n, B) sums over cells of standardised scores under the key null, and (B,) anchor scores"
+    gen, dev = torch.Generator(r.device).manual_seed(seed), r.device
     N = lambda *s: torch.randn(*s, generator=gen, device=dev)
     U, V, eps, out = N(r.shape[1], M), N(c.shape[1], M), N(M, B), []
     full = None if M else N(B, r.shape[1], c.shape[1])
+    sd = math.sqrt(float(score_covariance(1., gamma)))
     for i in range(0, len(r), 100*stride):
         a, b = r[i:i+100*stride], c[i:i+100*stride]
-        if M:
-            F = (a @ U)*(b @ V)
-            X = torch.nn.functional.normalize(F, dim=1) @ eps
+        if M: X = normalize((a @ U)*(b @ V), dim=1) @ eps
         else: X = torch.einsum('lw,bwv,lv->lb', a, full, b)
         out.append(_cells(torch.tanh(gamma*X)/sd, stride))
     S = torch.zeros(B, device=dev)
     if anchor is not None:
         A = anchor.B.to(r); q = A.norm()
-        lin = (((A @ V)*U).sum(0) @ eps)/((A @ V)*U).sum(0).norm()*q if M else torch.einsum('wv,bwv->b', A, full)
+        x = ((A @ V)*U).sum(0)
+        lin = (x @ eps)/x.norm()*q if M else torch.einsum('wv,bwv->b', A, full)
         rest = max(anchor.var - anchor.slope*float(q)**2, 0.)
         S = anchor.slope**.5*lin + rest**.5*N(B)
     return torch.cat(out) if out else torch.zeros(0, B, device=dev), S
 
-# %% ../nbs/10a_scan.ipynb #a089de8b
-_PRIOR = .87, 100                                        # slope of the tail and its weight, in draws
+# %% ../nbs/10a_scan.ipynb #f158f8f1
+_PRIOR = .87, 100                       # slope of the tail and its weight, in draws
 
 @dataclass(frozen=True, eq=False)
 class ScanNull:
     "Law of the largest handicapped z among all windows of one text that has no mark"
     counts: np.ndarray # (H,) windows of each length
     handicap: np.ndarray # (H,) what is subtracted from their z
-    draws: np.ndarray = field(default_factory=lambda: np.zeros(0)) # simulated largest values; empty: the bound alone
+    draws: np.ndarray = field(default_factory=lambda: np.zeros(0)) # simulated; none: the bound
     def __post_init__(self):
         e = np.sort(self.bound(self.draws)); k = len(e)//10
         hill = np.log(e[k]/np.maximum(e[:k], 1e-300)).sum() if k else 0.
         slope = min(1., (k + _PRIOR[1])/(hill + _PRIOR[1]/_PRIOR[0]))
-        for a,v in dict(_e=e, k=k, slope=float(slope)).items(): object.__setattr__(self, a, v)
-    def __repr__(self): return f'ScanNull({int(self.counts.sum())} windows, {len(self.draws)} draws, slope={self.slope:.2f})'
+        for a,v in dict(_e=e, k=k, slope=float(slope)).items():
+            object.__setattr__(self, a, v)
+    def __repr__(self): return (f'ScanNull({int(self.counts.sum())} windows, '
+                                f'{len(self.draws)} draws, slope={self.slope:.2f})')
     def bound(self,
         t # (…) handicapped z
     ) -> np.ndarray:
         "Expected number of windows above t: an upper bound of the p-value"
         t = np.asarray(t, float)
         return (stats.norm.sf(t[..., None] + self.handicap)*self.counts).sum(-1)
-    def p_value(self,
-        t # (…) handicapped z
-    ) -> np.ndarray:
-        "Probability that some window of a text without the mark reaches t"
-        E = self.bound(t); B = len(self._e)
-        if not B: return np.minimum(E, 1.)
-        p = (1 + np.searchsorted(self._e, E, side='right'))/(B+1)
-        e0 = self._e[self.k]
-        p = np.where(E < e0, (self.k+1)/(B+1)*np.minimum(E/e0, 1)**self.slope, p)
-        return np.minimum(p, E)
-    def critical(self,
-        alpha:float=0.01 # false alarms to accept, per text
-    ) -> float:
-        "The t that a share alpha of texts without the mark reaches"
-        return float(optimize.brentq(lambda t: math.log(max(float(self.p_value(t)), 1e-300)) - math.log(alpha), -10, 30, xtol=1e-4))
 
-# %% ../nbs/10a_scan.ipynb #deb9a18a
+# %% ../nbs/10a_scan.ipynb #3e8742e3
+@patch
+def p_value(self:ScanNull,
+    t # (…) handicapped z
+) -> np.ndarray:
+    "Probability that some window of a text without the mark reaches t"
+    E, B = self.bound(t), len(self._e)
+    if not B: return np.minimum(E, 1.)
+    p = (1 + np.searchsorted(self._e, E, side='right'))/(B+1)
+    e0 = self._e[self.k]
+    tail = (self.k+1)/(B+1)*np.minimum(E/e0, 1)**self.slope
+    return np.minimum(np.where(E < e0, tail, p), E)
+
+@patch
+def critical(self:ScanNull,
+    alpha:float=0.01 # false alarms to accept, per text
+) -> float:
+    "The t that a share alpha of texts without the mark reaches"
+    f = lambda t: math.log(max(float(self.p_value(t)), 1e-300)/alpha)
+    return float(optimize.brentq(f, -10, 30, xtol=1e-4))
+
 def _largest(cells, inv, hcap, lengths):
     "Largest handicapped z of each column of (n, B) sums; inv: 1/sd of each window's sum"
-    cs = torch.nn.functional.pad(cells.cumsum(0), (0, 0, 1, 0))
-    best = None
+    cs, best = pad(cells.cumsum(0), (0, 0, 1, 0)), None
     for m,s,h in zip(lengths, inv, hcap):
         z = ((cs[m:] - cs[:-m])*s[:, None].to(cs)).amax(0) - h
         best = z if best is None else torch.maximum(best, z)
     return best
 
-# %% ../nbs/10a_scan.ipynb #c1dd1393
+# %% ../nbs/10a_scan.ipynb #ff2ae708
 @dataclass(frozen=True)
 class Span:
     "A passage that carries the mark"
@@ -176,7 +188,7 @@ class ScanResult:
     spans: list # of `Span`, in the order of the text; no two overlap
     p_value: float # of the best window, corrected: is there a mark anywhere?
     z: float # z of the best window
-    z_text: float # z of the whole text, as `detect` gives it
+    z_text: float # z of the whole text under the null over keys
     n_tokens: int # tokens of the text
     n_scored: int # positions that count
     alpha: float # false alarms accepted per text
@@ -185,15 +197,28 @@ class ScanResult:
     pos: np.ndarray = field(repr=False) # (n_scored,) token of each position that counts
     text: str = field(repr=False) # the text itself
     key: str = '' # fingerprint of the key
+    note: str = '' # what the p-values do not take into account, if anything
     def marked(self) -> bool:
         "Whether some passage carries the mark at level alpha"
         return bool(self.spans)
     def to_dict(self) -> dict:
         "Plain numbers and strings, ready for JSON"
-        d = {k: getattr(self, k) for k in ('p_value', 'z', 'z_text', 'n_tokens', 'n_scored', 'alpha', 'key')}
+        d = {k: getattr(self, k) for k in ('p_value', 'z', 'z_text', 'n_tokens', 'n_scored',
+                                           'alpha', 'key', 'note')}
         return d | dict(spans=[s.to_dict() for s in self.spans])
 
-# %% ../nbs/10a_scan.ipynb #90e8976e
+# %% ../nbs/10a_scan.ipynb #5544087d
+def _line_svg(x, y, w, h, pts, box, line, text):
+    "An SVG plot: zero, a dashed line, a curve, boxes, a caption"
+    a, b = f'x1="30" x2="{w-10}"', 'font-size="11" fill="currentColor"'
+    at = lambda v: f'y1="{y(v):.1f}" y2="{y(v):.1f}"'
+    return (f'<svg width="{w}" height="{h}" viewBox="0 0 {w} {h}" role="img" '
+        f'aria-label="z of windows along the text">{box}<line {a} {at(0)} stroke="#999"/>'
+        f'<line {a} {at(line)} stroke="#555" stroke-dasharray="4 3"/>'
+        f'<polyline points="{pts}" fill="none" stroke="#0173b2" stroke-width="1.5"/>'
+        f'<text x="2" y="{y(line)+4:.1f}" {b}>{line:.1f}</text>'
+        f'<text x="{w-10}" y="{h-4}" text-anchor="end" {b}>{text}</text></svg>')
+
 def _curve_svg(r, w=640, h=130):
     "z of the windows of one length along the text, the line they must cross, and the spans"
     if not r.curves: return ''
@@ -201,48 +226,54 @@ def _curve_svg(r, w=640, h=130):
     m = min(r.curves, key=lambda l: abs(math.log(l/n)) + (len(r.curves[l][0]) < 2)*9)
     a, z = r.curves[m]
     if len(a) < 2: return ''
-    i = list(r.curves).index(m); line = r.null.critical(r.alpha) + r.null.handicap[i]
+    line = r.null.critical(r.alpha) + r.null.handicap[list(r.curves).index(m)]
     tok = r.pos[np.minimum(a + m//2, len(r.pos)-1)]
     top, low = max(z.max(), line)*1.1, min(z.min(), -1)*1.1
     x = lambda v: 30 + (w-40)*np.asarray(v)/max(1, r.n_tokens)
     y = lambda v: 4 + (h-24)*(top-np.asarray(v))/(top-low)
-    ends = [x(s.tokens) for s in r.spans]
-    box = ''.join(f'<rect x="{a:.1f}" y="4" width="{b-a:.1f}" height="{h-24}" fill="#de8f05" opacity=".25"/>' for a,b in ends)
+    box = ''.join(f'<rect x="{a:.1f}" y="4" width="{b-a:.1f}" height="{h-24}" fill="#de8f05" '
+                  'opacity=".25"/>' for a,b in (x(s.tokens) for s in r.spans))
     pts = ' '.join(f'{p:.1f},{q:.1f}' for p,q in zip(x(tok), y(z)))
-    return (f'<svg width="{w}" height="{h}" viewBox="0 0 {w} {h}" role="img" aria-label="z of windows along the text">{box}'
-        f'<line x1="30" y1="{y(0):.1f}" x2="{w-10}" y2="{y(0):.1f}" stroke="#999"/>'
-        f'<line x1="30" y1="{y(line):.1f}" x2="{w-10}" y2="{y(line):.1f}" stroke="#555" stroke-dasharray="4 3"/>'
-        f'<polyline points="{pts}" fill="none" stroke="#0173b2" stroke-width="1.5"/>'
-        f'<text x="2" y="{y(line)+4:.1f}" font-size="11" fill="currentColor">{line:.1f}</text>'
-        f'<text x="{w-10}" y="{h-4}" font-size="11" text-anchor="end" fill="currentColor">z of windows of {m} positions along {r.n_tokens:,} tokens; '
-        f'dashed: {r.alpha:g} false alarms per text</text></svg>')
+    return _line_svg(x, y, w, h, pts, box, line, f'z of windows of {m} positions along '
+        f'{r.n_tokens:,} tokens; dashed: {r.alpha:g} false alarms per text')
 
-# %% ../nbs/10a_scan.ipynb #ff697efe
+# %% ../nbs/10a_scan.ipynb #8566526c
+def _marked_html(r, limit):
+    "The text with its spans, at most `limit` characters or to the end of a span"
+    out, at = [], 0
+    for s in r.spans:
+        tip = f'z {s.z:+.2f}, p {s.p_value:.2g}, {s.n_scored} positions'
+        out += [html.escape(r.text[at:s.start]),
+                f'<mark title="{tip}" style="background:rgba(222,143,5,.45)">',
+                html.escape(r.text[s.start:s.end]), '</mark>']
+        at = s.end
+        if at > limit: break
+    more = '<i> … and more</i>' if max(at, limit) < len(r.text) else ''
+    return ''.join(out) + html.escape(r.text[at:max(at, limit)]) + more
+
 @patch
 def to_html(self:ScanResult,
     limit:int=12_000 # characters to show
 ) -> str:
     "The text with its marked passages, the figures, and z along the text, as HTML"
-    out, at = [], 0
-    for s in self.spans:
-        tip = f'z {s.z:+.2f}, p {s.p_value:.2g}, {s.n_scored} positions'
-        out += [html.escape(self.text[at:s.start]), f'<mark title="{tip}" style="background:rgba(222,143,5,.45)">',
-                html.escape(self.text[s.start:s.end]), '</mark>']
-        at = s.end
-        if at > limit: break
-    out.append(html.escape(self.text[at:max(at, limit)]) + ('<i> … and more</i>' if max(at, limit) < len(self.text) else ''))
-    rows = ''.join(f'<br>characters {s.start:,}–{s.end:,}: z {s.z:+.2f}, p {s.p_value:.2g}' for s in self.spans)
-    head = (f'<b>{len(self.spans)} marked passage{"s"*(len(self.spans) != 1)}</b> &nbsp; <b>p</b> {self.p_value:.2g} &nbsp; '
-            f'<b>z of the whole text</b> {self.z_text:+.2f} &nbsp; <b>tokens</b> {self.n_tokens:,}{rows}')
-    return (f'<div class="dew-scan" style="max-width:46em;line-height:1.6"><div style="font-size:90%">{head}</div>{_curve_svg(self)}'
-            f'<div style="margin:.5em 0;max-height:24em;overflow:auto">{"".join(out)}</div></div>'.replace('\n', '<br>'))
+    n = len(self.spans)
+    rows = ''.join(f'<br>characters {s.start:,}–{s.end:,}: z {s.z:+.2f}, p {s.p_value:.2g}'
+                   for s in self.spans) + (f'<br>{html.escape(self.note)}' if self.note else '')
+    head = (f'<b>{n} marked passage{"s"*(n != 1)}</b> &nbsp; <b>p</b> {self.p_value:.2g} &nbsp; '
+            f'<b>z of the whole text</b> {self.z_text:+.2f} &nbsp; '
+            f'<b>tokens</b> {self.n_tokens:,}{rows}')
+    box = ('<div style="margin:.5em 0;max-height:24em;overflow:auto">'
+           f'{_marked_html(self, limit)}</div>')
+    out = (f'<div class="dew-scan" style="max-width:46em;line-height:1.6">'
+           f'<div style="font-size:90%">{head}</div>{_curve_svg(self)}{box}</div>')
+    return out.replace('\n', '<br>')
 
 @patch
 def _repr_html_(self:ScanResult): return self.to_html()
 
-# %% ../nbs/10a_scan.ipynb #f635d8fe
+# %% ../nbs/10a_scan.ipynb #0a927e01
 def _greedy(t, a, e, ok, gap):
-    "Windows in the order of t, none overlapping another; those that touch are joined: [(first, last+1, index of the best)]"
+    "Windows in the order of t, none overlapping; those that touch joined: [(first, last+1, best)]"
     out, free = [], ok.copy()
     while free.any():
         i = int(np.flatnonzero(free)[np.argmax(t[free])])
@@ -255,6 +286,7 @@ def _greedy(t, a, e, ok, gap):
         else: joined.append(x)
     return joined
 
+# %% ../nbs/10a_scan.ipynb #ef3f215b
 @dataclass
 class _Positions:
     "The positions of one text that count, as unit vectors with their scores"
@@ -278,42 +310,29 @@ def _positions(self:Detector, d, q):
     q = q[keep]
     sd = score_moments(s.table.n, cfg.gamma, 1.).sd
     y = s.bias(q, ids[:, None])[:, 0].double()/cfg.lam/sd
-    r, c = (torch.nn.functional.normalize(x.float(), dim=-1) for x in (s.table.rows[ids], q))
+    r, c = (normalize(x.float(), dim=-1) for x in (s.table.rows[ids], q))
     if (a := s.anchor) is None: return _Positions(r, c, y, torch.zeros_like(y))
     return _Positions(r, c, y, a.covariance(r, c).double(), a.score/sd, a.var)
 
-# %% ../nbs/10a_scan.ipynb #dfdb341b
+# %% ../nbs/10a_scan.ipynb #94cd722d
 @patch
-@torch.no_grad()
-def _scan(self:Detector, d, q, alpha, shortest, longest, stride, replicates, seed):
-    "Scan one text whose contexts are known"
-    L, gamma = int(d.first.sum()), self.config.gamma
-    pos = d.pos[d.first]
-    common = dict(n_tokens=len(d.ids), n_scored=L, alpha=alpha, pos=pos, text=d.text, key=self.key)
-    if not L: return ScanResult([], 1., 0., 0., curves={}, null=ScanNull(np.zeros(1), np.zeros(1)), **common)
-    P = self._positions(d, q)
-    lengths = scan_lengths(L, shortest, longest, stride)
+def _windows(self:Detector, P, L, d, shortest, longest, stride, replicates, seed):
+    "Lengths, z and null of all windows of one text"
+    gamma, lengths = self.config.gamma, scan_lengths(L, shortest, longest, stride)
     pair = window_pair_sums(P.r, P.c, gamma, lengths[:-1], stride) if len(lengths) > 1 else []
     pair.append(key_null_sum(P.r, P.c, gamma).double()[None])
-    gs = torch.nn.functional.pad(_cells(P.g, stride).cumsum(0), (1, 0))
+    gs = pad(_cells(P.g, stride).cumsum(0), (1, 0))
     inv = [P.adjust(p.clamp_min(1e-9), gs[m:] - gs[:-m]).rsqrt() for m,p in zip(lengths, pair)]
-    cs = torch.nn.functional.pad(P.cells(stride).cumsum(0), (1, 0))
+    cs = pad(P.cells(stride).cumsum(0), (1, 0))
     z = [((cs[m:] - cs[:-m])*s).cpu().numpy() for m,s in zip(lengths, inv)]
     hcap = np.sqrt(2*np.log(math.e*L/np.minimum(np.array(lengths)*stride, L)))
     draws = np.zeros(0)
     if replicates and len(lengths) > 1:
-        cells, S = null_scores(P.r, P.c, gamma, replicates, _seed(seed, d.ids), self.scheme.anchor, stride)
+        cells, S = null_scores(P.r, P.c, gamma, replicates, _seed(seed, d.ids),
+                               self.scheme.anchor, stride)
         cells -= _cells(P.g, stride).float()[:, None]*(S/P.var)
         draws = _largest(cells, inv, hcap, lengths).double().cpu().numpy()
-    null = ScanNull(np.array([len(x) for x in z]), hcap, draws)
-    a = np.concatenate([np.arange(len(x)) for x in z])*stride
-    e = np.minimum(a + np.repeat(np.array(lengths)*stride, null.counts), L)
-    flat = np.concatenate(z); t = flat - np.repeat(hcap, null.counts)
-    p = null.p_value(t)
-    best = int(t.argmax())
-    curves = {min(m*stride, L): (np.arange(len(x))*stride, x) for m,x in zip(lengths, z)}
-    spans = [self._span(d, P, pos, i, j, float(p[k])) for i,j,k in _greedy(t, a, e, p <= alpha, stride)]
-    return ScanResult(spans, float(p[best]), float(flat[best]), float(z[-1][0]), curves=curves, null=null, **common)
+    return lengths, z, ScanNull(np.array([len(x) for x in z]), hcap, draws)
 
 @patch
 def _span(self:Detector, d, P, pos, i, j, p):
@@ -321,10 +340,42 @@ def _span(self:Detector, d, P, pos, i, j, p):
     v = P.adjust(key_null_sum(P.r[i:j], P.c[i:j], self.config.gamma).double(), P.g[i:j].sum())
     z = float((P.y[i:j] - P.S/P.var*P.g[i:j]).sum()/v.sqrt())
     first, last = 0 if i == 0 else int(pos[i]), int(pos[j-1])
-    score = float(P.y[i:j].mean())*self.config.lam*score_moments(self.scheme.table.n, self.config.gamma, 1.).sd
-    return Span(int(d.offsets[first, 0]), int(d.offsets[last, 1]), (first, last+1), score, z, p, j-i)
+    sd = score_moments(self.scheme.table.n, self.config.gamma, self.config.lam).sd
+    return Span(int(d.offsets[first, 0]), int(d.offsets[last, 1]), (first, last+1),
+                float(P.y[i:j].mean())*sd, z, p, j-i)
 
-# %% ../nbs/10a_scan.ipynb #3010f379
+# %% ../nbs/10a_scan.ipynb #2bd9746d
+def _scan_note(det):
+    "What a detector carries that its scans do not use"
+    start = 'p-values of the null over keys: '
+    if det.calibration is not None: return (
+        start + "the detector's calibration is for whole texts and is not used by scan")
+    if det.config.null != 'key': return (
+        start + f'scan does not use null={det.config.null!r} of the configuration')
+    return ''
+
+@patch
+@torch.no_grad()
+def _scan(self:Detector, d, q, alpha, shortest, longest, stride, replicates, seed):
+    "Scan one text whose contexts are known"
+    L, pos = int(d.first.sum()), d.pos[d.first]
+    common = dict(n_tokens=len(d.ids), n_scored=L, alpha=alpha, pos=pos, text=d.text,
+                  key=self.key, note=_scan_note(self))
+    if not L: return ScanResult([], 1., 0., 0., curves={},
+                                null=ScanNull(np.zeros(1), np.zeros(1)), **common)
+    P = self._positions(d, q)
+    lengths, z, null = self._windows(P, L, d, shortest, longest, stride, replicates, seed)
+    a = np.concatenate([np.arange(len(x)) for x in z])*stride
+    e = np.minimum(a + np.repeat(np.array(lengths)*stride, null.counts), L)
+    flat = np.concatenate(z); t = flat - np.repeat(null.handicap, null.counts)
+    p, best = null.p_value(t), int(t.argmax())
+    spans = [self._span(d, P, pos, i, j, float(p[k]))
+             for i,j,k in _greedy(t, a, e, p <= alpha, stride)]
+    curves = {min(m*stride, L): (np.arange(len(x))*stride, x) for m,x in zip(lengths, z)}
+    return ScanResult(spans, float(p[best]), float(flat[best]), float(z[-1][0]), curves=curves,
+                      null=null, **common)
+
+# %% ../nbs/10a_scan.ipynb #0994598a
 @patch
 def scan_iter(self:Detector,
     texts, # any iterable of strings
@@ -336,20 +387,26 @@ def scan_iter(self:Detector,
     seed:int=0 # of the draws
 ):
     "Scans one by one, in order; memory stays bounded"
-    if not 0 < alpha < 1: raise ValueError(f'alpha must be a rate between 0 and 1, got {alpha!r}')
+    if not 0 < alpha < 1:
+        raise ValueError(f'alpha must be a rate between 0 and 1, got {alpha!r}')
     if not 1 <= stride <= shortest <= longest: raise ValueError(
-        f'expected 1 <= stride <= shortest <= longest, got stride={stride}, shortest={shortest}, longest={longest}')
-    if 0 < replicates < 99 or replicates < 0: raise ValueError(f'replicates must be 0 or at least 99, got {replicates}')
+        'expected 1 <= stride <= shortest <= longest, '
+        f'got stride={stride}, shortest={shortest}, longest={longest}')
+    if 0 < replicates < 99 or replicates < 0:
+        raise ValueError(f'replicates must be 0 or at least 99, got {replicates}')
     group, args = [], (alpha, shortest, longest, stride, replicates, seed)
     def flush():
-        q = self.scheme.project(np.concatenate([d.windows for d in group])) if sum(len(d.pos) for d in group) else torch.zeros(0, 1)
-        at = 0
-        for d in group: yield self._scan(d, q[at:at+len(d.pos)], *args); at += len(d.pos)
+        n = np.cumsum([0] + [len(d.pos) for d in group])
+        q = (self.scheme.project(np.concatenate([d.windows for d in group])) if n[-1]
+             else torch.zeros(0, 1))
+        for d,i,j in zip(group, n, n[1:]): yield self._scan(d, q[i:j], *args)
     for d in self._stream(texts):
         group.append(d)
-        if sum(len(x.pos) for x in group) >= self.max_windows or len(group) >= 4096: yield from flush(); group = []
+        if sum(len(x.pos) for x in group) >= self.max_windows or len(group) >= 4096:
+            yield from flush(); group = []
     yield from flush() if group else ()
 
+# %% ../nbs/10a_scan.ipynb #17a77ecb
 @patch
 def scan(self:Detector,
     texts:str|list, # one text, or many
@@ -357,44 +414,52 @@ def scan(self:Detector,
     progress:bool|None=None, # a progress bar; None: for more than 20 texts
     **kwargs # for `scan_iter`: shortest, longest, stride, replicates, seed
 ) -> ScanResult|list:
-    "Find marked passages: one result for a string, a list for many"
+    "Find marked passages (p-values of the null over keys; a calibration is not used)"
     if isinstance(texts, str): return next(self.scan_iter([texts], alpha, **kwargs))
-    if isinstance(texts, bytes): raise TypeError('scan takes a string, got bytes; decode them first')
-    if not hasattr(texts, '__iter__'): raise TypeError(f'scan takes a string or a list of strings, got {type(texts).__name__}')
+    if isinstance(texts, bytes):
+        raise TypeError('scan takes a string, got bytes; decode them first')
+    if not hasattr(texts, '__iter__'): raise TypeError(
+        f'scan takes a string or a list of strings, got {type(texts).__name__}')
     n = len(texts) if hasattr(texts, '__len__') else None
-    return list(tqdm(self.scan_iter(texts, alpha, **kwargs), total=n, desc='scanning', disable=not ((n or 0) > 20 if progress is None else progress)))
+    show = (n or 0) > 20 if progress is None else progress
+    return list(tqdm(self.scan_iter(texts, alpha, **kwargs), total=n, desc='scanning',
+                     disable=not show))
 
-# %% ../nbs/10a_scan.ipynb #efaea76c
+# %% ../nbs/10a_scan.ipynb #96e4dc80
 def holm(
     p # (K,) p-values
 ) -> np.ndarray:
-    "Holm's corrected p-values: the chance of any false discovery stays below the level they are compared with"
+    "Holm's corrected p-values: they bound the chance of any false discovery"
     p = np.asarray(p, float); order = np.argsort(p, kind='stable'); K = len(p)
     out = np.empty(K)
     out[order] = np.minimum(1, np.maximum.accumulate(p[order]*(K - np.arange(K))))
     return out
 
-# %% ../nbs/10a_scan.ipynb #d254c76e
+# %% ../nbs/10a_scan.ipynb #e38e04ef
 @dataclass(frozen=True, eq=False)
 class Identification:
     "Which of several keys marked a text"
     key: str|None # name of the best key; None: no key passes
     p_value: float # its corrected p-value (the smallest one if no key passes)
-    names: list = field(repr=False) # of all detectors: fingerprints, or what the caller calls them
+    names: list = field(repr=False) # of all detectors: fingerprints, or what the caller says
     p_corrected: np.ndarray = field(repr=False) # (K,) Holm-corrected p-values
     results: list = field(repr=False) # (K,) `DetectionResult`s
     alpha: float = .01 # what a corrected p-value must not exceed
     @property
     def passing(self) -> list:
         "Names of all keys that pass, the surest first"
-        return [self.names[i] for i in np.lexsort(([-r.z for r in self.results], self.p_corrected)) if self.p_corrected[i] <= self.alpha]
-    def __repr__(self): return f'Identification({self.key or "none"}, p={self.p_value:.2g}, {len(self.names)} keys)'
+        order = np.lexsort(([-r.z for r in self.results], self.p_corrected))
+        return [self.names[i] for i in order if self.p_corrected[i] <= self.alpha]
+    def __repr__(self):
+        return f'Identification({self.key or "none"}, p={self.p_value:.2g}, {len(self.names)} keys)'
     def to_dict(self) -> dict:
         "Plain numbers and strings, ready for JSON"
-        return dict(key=self.key, p_value=self.p_value, alpha=self.alpha, passing=self.passing,
-                    keys=[dict(name=n, z=r.z, p_value=r.p_value, p_corrected=float(p)) for n,r,p in zip(self.names, self.results, self.p_corrected)])
+        keys = [dict(name=n, z=r.z, p_value=r.p_value, p_corrected=float(p))
+                for n,r,p in zip(self.names, self.results, self.p_corrected)]
+        return dict(key=self.key, p_value=self.p_value, alpha=self.alpha,
+                    passing=self.passing, keys=keys)
 
-# %% ../nbs/10a_scan.ipynb #b50890c3
+# %% ../nbs/10a_scan.ipynb #0182f7dd
 def _group_key(det):
     "Detectors with equal keys have equal windows and equal context vectors"
     s, c = det.scheme, det.scheme.contexts
@@ -403,21 +468,74 @@ def _group_key(det):
     for v in (c.transform.mean, c.transform.W):
         h.update(b'-' if v is None else v.detach().cpu().contiguous().numpy().tobytes())
     h.update(c.special.tobytes())
-    tok = det.meta.get('tokenizer_digest') or hashlib.sha256(c.tok.to_str().encode()).hexdigest()
+    tok = (det.meta.get('tokenizer_digest')
+           or hashlib.sha256(c.tok.to_str().encode()).hexdigest())
     enc = getattr(c.encoder, 'digest', None) or id(c.encoder)
-    return (tok, enc, det.config.k, c.transform.kind, det.dedup, str(s.table.device), h.hexdigest())
+    return (tok, enc, det.config.k, c.transform.kind, det.dedup, str(s.table.device),
+            h.hexdigest())
 
-def _knowing(det, e):
-    "The detector, with the context vectors of the texts at hand in place of an encoder"
-    det = copy.copy(det); det.scheme = replace(det.scheme, contexts=lambda windows: e)
-    return det
+# %% ../nbs/10a_scan.ipynb #934f760c
+@torch.no_grad()
+def _pair_sums(dets, P, u):
+    "For each detector, Σ κ(ρ) of each text; the cosines of the contexts are computed once"
+    out = [[] for _ in dets]
+    for _,idx,mask in P.groups:
+        c = u[idx]*mask[..., None]
+        C = c @ c.transpose(-1, -2) if idx.shape[1] <= _EXACT else None
+        for o,t in zip(out, dets):
+            r, gamma = normalize(t.scheme.table.rows[P.ids[idx]].float(), dim=-1), t.config.gamma
+            if C is None: o.append(key_null_sum(r, c, gamma, mask).double()); continue
+            rho = ((r @ r.transpose(-1, -2))*C).clamp_(-1, 1)
+            k = score_covariance(rho, gamma).sum((-1, -2))
+            o.append((k/float(score_covariance(1., gamma))).double())
+    return [torch.cat(o) for o in out]
 
+@torch.no_grad()
 def _shared(dets, docs):
     "For each text, the results of detectors that share its contexts"
-    e = dets[0].scheme.contexts(np.concatenate([d.windows for d in docs])) if sum(len(d.pos) for d in docs) else None
-    return zip(*[_knowing(t, e)._score(docs) for t in dets])
+    P = _Plan(docs, dets[0].scheme.table.device)
+    if P.cut[-1] == 0: return zip(*[t._score(docs, (P, None)) for t in dets])
+    e = dets[0].scheme.contexts(np.concatenate([d.windows for d in docs])).to(P.ids.device)
+    u = normalize(e.float(), dim=-1)
+    keyed = [t for t in dets if t.config.null == 'key']
+    sums = dict(zip(map(id, keyed), _pair_sums(keyed, P, u)))
+    def numbers(t):
+        s, key = t.scheme, id(t) in sums
+        x = [s.bias(s.table.project(e), P.ids[:, None])[:, 0]]
+        if key: x.append(sums[id(t)])
+        if key and s.anchor is not None:
+            r = normalize(s.table.rows[P.ids].float(), dim=-1)
+            x.append(s.anchor.covariance(r, u))
+        return lambda: [v.cpu().numpy().astype(np.float64) for v in x]
+    return zip(*[t._score(docs, (P, numbers(t))) for t in dets])
 
-# %% ../nbs/10a_scan.ipynb #b0ca3ff9
+# %% ../nbs/10a_scan.ipynb #97334621
+def _group_results(dets, texts):
+    "For each text, the results of a group of detectors; windows of several texts together"
+    if len(dets) == 1: yield from ([r] for r in dets[0].detect_iter(texts)); return
+    t0, docs = dets[0], []
+    for d in t0._stream(texts):
+        docs.append(d)
+        if sum(len(x.pos) for x in docs) >= t0.max_windows or len(docs) >= 4096:
+            yield from _shared(dets, docs); docs = []
+    if docs: yield from _shared(dets, docs)
+
+def _named(detectors):
+    "Names and detectors, checked"
+    if isinstance(detectors, Detector): detectors = [detectors]
+    by_name = isinstance(detectors, dict)
+    dets = list(detectors.values() if by_name else detectors)
+    if not dets: raise ValueError('identify needs at least one detector, got none')
+    for i,t in enumerate(dets):
+        if not isinstance(t, Detector): raise TypeError(
+            f'detector {i} is {type(t).__name__}; expected Detector '
+            '(from wm.detector() or Detector.load)')
+    names = list(detectors) if by_name else [t.key for t in dets]
+    if len(set(names)) < len(names): raise ValueError('two detectors have the same key; give a '
+        'dict with a name for each, such as {"chat": det1, "mail": det2}')
+    return names, dets
+
+# %% ../nbs/10a_scan.ipynb #82ce93e7
 def identify(
     texts:str|list, # one text, or many
     detectors:list|dict, # detectors, or names for them
@@ -425,23 +543,15 @@ def identify(
     progress:bool|None=None # a progress bar; None: for more than 100 texts
 ) -> Identification|list:
     "Which detector's mark does a text carry, if any? One answer for a string, a list for many"
-    if not 0 < alpha < 1: raise ValueError(f'alpha must be a rate between 0 and 1, got {alpha!r}')
-    if isinstance(detectors, Detector): detectors = [detectors]
-    names, dets = (list(detectors), list(detectors.values())) if isinstance(detectors, dict) else (None, list(detectors))
-    if not dets: raise ValueError('identify needs at least one detector, got none')
-    for i,t in enumerate(dets):
-        if not isinstance(t, Detector): raise TypeError(f'detector {i} is {type(t).__name__}; expected Detector (from wm.detector() or Detector.load)')
-    if names is None:
-        names = [t.key for t in dets]
-        if len(set(names)) < len(names): raise ValueError(
-            'two detectors have the same key; give a dict with a name for each, such as {"chat": det1, "mail": det2}')
+    if not 0 < alpha < 1:
+        raise ValueError(f'alpha must be a rate between 0 and 1, got {alpha!r}')
+    names, dets = _named(detectors)
     one = isinstance(texts, str)
-    texts = [texts] if one else list(texts)
-    groups = {}
+    texts, groups = [texts] if one else list(texts), {}
     for i,t in enumerate(dets): groups.setdefault(_group_key(t), []).append(i)
     res = [[None]*len(dets) for _ in texts]
-    bar = tqdm(total=len(texts)*len(groups), desc='identifying', disable=not (len(texts) > 100 if progress is None else progress))
-    with bar:
+    show = len(texts) > 100 if progress is None else progress
+    with tqdm(total=len(texts)*len(groups), desc='identifying', disable=not show) as bar:
         for idx in groups.values():
             for j,rs in enumerate(_group_results([dets[i] for i in idx], texts)):
                 for i,r in zip(idx, rs): res[j][i] = r
@@ -450,14 +560,6 @@ def identify(
     for rs in res:
         p = holm([r.p_value for r in rs])
         best = max(range(len(rs)), key=lambda i: (-p[i], rs[i].z))
-        out.append(Identification(names[best] if p[best] <= alpha else None, float(p[best]), names, p, rs, alpha))
+        key = names[best] if p[best] <= alpha else None
+        out.append(Identification(key, float(p[best]), names, p, rs, alpha))
     return out[0] if one else out
-
-def _group_results(dets, texts):
-    "For each text, the results of a group of detectors; windows of several texts are encoded together"
-    if len(dets) == 1: yield from ([r] for r in dets[0].detect_iter(texts)); return
-    t0, docs = dets[0], []
-    for d in t0._stream(texts):
-        docs.append(d)
-        if sum(len(x.pos) for x in docs) >= t0.max_windows or len(docs) >= 4096: yield from _shared(dets, docs); docs = []
-    if docs: yield from _shared(dets, docs)
