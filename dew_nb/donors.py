@@ -24,10 +24,11 @@ from .scheme import DEW, DEWConfig, Reference, _prepare, reference_texts
 from .tables import TokenTable, build_table
 from .whitening import Whitening, token_counts, unit_rows, usable_rows
 
-# %% ../nbs/12_donors.ipynb #0a5a89fa
+# %% ../nbs/12_donors.ipynb #24f108ed
 def _rust(tokenizer):
     "The Rust tokenizer itself, to decode and to look up names; not a copy, and not to be changed"
-    return tokenizer if isinstance(tokenizer, Tokenizer) else getattr(tokenizer, 'backend_tokenizer', None) or backend(tokenizer)
+    if isinstance(tokenizer, Tokenizer): return tokenizer
+    return getattr(tokenizer, 'backend_tokenizer', None) or backend(tokenizer)
 
 def token_texts(
     tokenizer, # fast, of transformers or of `tokenizers`
@@ -46,7 +47,7 @@ def token_texts(
     alone = tok.decode_batch([[i] for i in ids], skip_special_tokens=False)
     return [b if a is None else a for a,b in zip(cut, alone)]
 
-# %% ../nbs/12_donors.ipynb #0cd5e06b
+# %% ../nbs/12_donors.ipynb #9070ac15
 def _no_prefix(o):
     "A tokenizer's JSON without the parts that add a space before a text"
     if isinstance(o, list): return [_no_prefix(x) for x in o]
@@ -64,7 +65,7 @@ def donor_tokenizer(
     t = Tokenizer.from_str(_rust(tokenizer).to_str())
     t.no_padding(); t.no_truncation()
     t.encode_special_tokens = True
-    parts = Tokenizer(BPE())                                   # the two parts alone: vocabularies are large
+    parts = Tokenizer(BPE())                   # the two parts alone: vocabularies are large
     for k in ('normalizer', 'pre_tokenizer'):
         if getattr(t, k) is not None: setattr(parts, k, getattr(t, k))
     new = Tokenizer.from_str(json.dumps(_no_prefix(json.loads(parts.to_str()))))
@@ -72,7 +73,7 @@ def donor_tokenizer(
         if getattr(new, k) is not None: setattr(t, k, getattr(new, k))
     return t
 
-# %% ../nbs/12_donors.ipynb #ae2452c1
+# %% ../nbs/12_donors.ipynb #8960ceda
 KINDS = ('one', 'several', 'special', 'unused', 'bytes', 'empty', 'unknown')
 _UNUSED = re.compile(r'[<\[]\|?(?:unused|reserved)[\w ]*\|?[>\]]')
 
@@ -90,7 +91,8 @@ class DonorReport:
         kind:str # one of `KINDS`
     ) -> np.ndarray:
         "The tokens of a kind"
-        if kind not in KINDS: raise ValueError(f'kind must be one of {", ".join(KINDS)}, got {kind!r}')
+        if kind not in KINDS:
+            raise ValueError(f'kind must be one of {", ".join(KINDS)}, got {kind!r}')
         return np.flatnonzero(self.kind == KINDS.index(kind))
     @property
     def one_to_one(self) -> float: return float((self.kind == 0).mean())
@@ -100,7 +102,7 @@ class DonorReport:
         c = ', '.join(f'{k}={v:,}' for k,v in self.counts().items() if v)
         return f'DonorReport({self.donor!r}, {len(self):,} tokens: {c})'
 
-# %% ../nbs/12_donors.ipynb #d20c84ec
+# %% ../nbs/12_donors.ipynb #4df289c4
 def _special(tokenizer):
     "Ids of special tokens"
     ids = {i for i,t in _rust(tokenizer).get_added_tokens_decoder().items() if t.special}
@@ -109,7 +111,8 @@ def _special(tokenizer):
 def _host_kinds(tok, special, texts, tokens):
     "The kind of each token as far as the host alone decides; -1: ask the donor"
     names = [tok.id_to_token(i) for i in tokens]
-    broken = lambda t,n: t.count('\ufffd') > n.count('\ufffd') + n.count('ï¿½') # plain, or in byte letters
+    plain = lambda n: n.count('\ufffd') + n.count('ï¿½')     # the character itself; in byte letters
+    broken = lambda t,n: t.count('\ufffd') > plain(n)
     unused = [n is None or bool(_UNUSED.fullmatch(n)) for n in names]
     kind = np.full(len(texts), -1)
     at = lambda mask,k: kind.__setitem__(np.flatnonzero(mask), KINDS.index(k))
@@ -149,17 +152,17 @@ def donor_map(
     M = sparse.csr_matrix((w, flat[np.repeat(ok, r)], np.cumsum([0, *n])), shape=(len(n), len(E)))
     return M, DonorReport(donor.name, kind.astype(np.uint8), n)
 
-# %% ../nbs/12_donors.ipynb #cc336998
+# %% ../nbs/12_donors.ipynb #db4cea14
 def donor_embeddings(
     host_tokenizer, # the host's, fast
     donor, # a `Host`, or anything with `.tokenizer`, `.embeddings` and `.name`
     tokens=None # ids of the host; None: all of its tokenizer
 ) -> tuple:
-    "The donor's vectors for the host's tokens, (V_host, d_donor) float32, zeros where there is none; and a `DonorReport`"
+    "The donor's vectors for the host's tokens, (V, d), zeros for those without; and a report"
     M, report = donor_map(host_tokenizer, donor, tokens)
     return np.asarray(M @ donor.embeddings.numpy(), np.float32), report
 
-# %% ../nbs/12_donors.ipynb #9fc7706a
+# %% ../nbs/12_donors.ipynb #f31faf38
 def explain_tokens(
     host_tokenizer, # the host's, fast
     donor, # has `.tokenizer`, `.embeddings` and `.name`
@@ -169,26 +172,29 @@ def explain_tokens(
     M, rep = donor_map(host_tokenizer, donor, ids)
     h, d = _rust(host_tokenizer), _rust(donor.tokenizer)
     rows = [M.indices[i:j] for i,j in zip(M.indptr, M.indptr[1:])]
-    return [dict(token=h.id_to_token(i), text=s, pieces=[d.id_to_token(j) for j in p], kind=KINDS[k])
-            for i,s,p,k in zip(ids, token_texts(h, ids), rows, rep.kind)]
+    show = lambda i,s,p,k: dict(token=h.id_to_token(i), text=s, kind=KINDS[k],
+                                pieces=[d.id_to_token(j) for j in p])
+    return [show(*x) for x in zip(ids, token_texts(h, ids), rows, rep.kind)]
 
-# %% ../nbs/12_donors.ipynb #d424222a
+# %% ../nbs/12_donors.ipynb #141df99e
 def coverage(
     report:DonorReport, # from `donor_embeddings`
     tokenizer, # the host's
     texts:list|None=None # texts; None: the packaged sample
 ) -> dict:
-    "Share of the tokens of texts that have one piece, several, and none; and mean pieces of those that have"
+    "Share of the tokens in texts with one piece, several and none; mean pieces of those that have"
     tok = backend(tokenizer)
     texts = reference_texts() if texts is None else list(texts)
-    c = token_counts([e.ids for e in tok.encode_batch(texts, add_special_tokens=False)], len(report))
+    ids = [e.ids for e in tok.encode_batch(texts, add_special_tokens=False)]
+    c = token_counts(ids, len(report))
     if not c.sum(): raise ValueError('The texts have no token of this tokenizer: give longer texts')
     c /= c.sum()
     has = report.pieces > 0
-    return dict(one=float(c[report.kind == 0].sum()), several=float(c[report.kind == 1].sum()), none=float(c[~has].sum()),
+    one, several = (float(c[report.kind == k].sum()) for k in (0, 1))
+    return dict(one=one, several=several, none=float(c[~has].sum()),
                 pieces=float(c[has] @ report.pieces[has]/max(c[has].sum(), 1e-12)))
 
-# %% ../nbs/12_donors.ipynb #2aa96778
+# %% ../nbs/12_donors.ipynb #6d2e3e01
 def donor_whitening(
     donor, # has `.tokenizer`, `.embeddings` and `.name`
     config:DEWConfig, # for `token_whitening` and `shrinkage`
@@ -198,14 +204,20 @@ def donor_whitening(
     c = replace(config, mode='both', null='iid', context_transform=None, m=1)
     return _prepare(donor, None, c, reference, 1, False)['whitening']
 
+def _donor_meta(donor):
+    return dict(donor=donor.name, donor_digest=donor.digest,
+                donor_tokenizer_digest=donor.tokenizer_digest)
+
 def _donor_parts(host, donor, encoder, config, reference, dtype, device, progress):
     "What `DEW.rekey` needs, with the donor's vectors in the place of the host's"
     X, report = donor_embeddings(host.tokenizer, donor, range(len(host.embeddings)))
-    meta = dict(host=host.name, host_digest=host.digest, tokenizer_digest=host.tokenizer_digest, encoder=encoder.name,
-                encoder_digest=encoder.digest, config=asdict(config), config_digest=config.digest, donor=donor.name,
-                donor_digest=donor.digest, donor_tokenizer_digest=donor.tokenizer_digest, donor_tokens=report.counts())
-    return dict(embeddings=torch.from_numpy(X), whitening=donor_whitening(donor, config, reference), dead=report.pieces == 0, dim=encoder.dim,
-                dtype=dtype, device=device or getattr(host, 'device', None), meta=meta, progress=progress, report=report)
+    meta = dict(host=host.name, host_digest=host.digest, tokenizer_digest=host.tokenizer_digest,
+                encoder=encoder.name, encoder_digest=encoder.digest,
+                config=asdict(config), config_digest=config.digest,
+                donor_tokens=report.counts(), **_donor_meta(donor))
+    return dict(embeddings=torch.from_numpy(X), whitening=donor_whitening(donor, config, reference),
+                dead=report.pieces == 0, dim=encoder.dim, dtype=dtype, meta=meta, report=report,
+                device=device or getattr(host, 'device', None), progress=progress)
 
 def donor_table(
     host, # from `load_host`
@@ -221,18 +233,21 @@ def donor_table(
     "The host's tokens with the donor's vectors, under the key"
     config, encoder = config or DEWConfig(), wrap_encoder(encoder)
     parts = _donor_parts(host, donor, encoder, config, reference, dtype, device, progress)
-    parts |= dict(ref=Reference(np.zeros(0), np.empty((0, config.k), np.int64), np.empty(0, np.int64)), contexts=None)
+    none = Reference(np.zeros(0), np.empty((0, config.k), np.int64), np.empty(0, np.int64))
+    parts |= dict(ref=none, contexts=None)
     return DEW(config, None, None, host, None, parts).rekey(key).table
 
-# %% ../nbs/12_donors.ipynb #a40d7867
+# %% ../nbs/12_donors.ipynb #d77fcca7
 def check_donor(
     table, # a `TokenTable` or a `Detector`
     donor # the donor at hand
 ):
     "Refuse a donor that the table was not built with"
     m = table.meta
-    if 'donor' not in m: raise ValueError(f'This is not a donor table: it has the tokens of {m.get("host", "a host")} themselves')
-    if (m['donor_digest'], m['donor_tokenizer_digest']) != (donor.digest, donor.tokenizer_digest): raise ValueError(
+    if 'donor' not in m: raise ValueError('This is not a donor table: '
+        f'it has the tokens of {m.get("host", "a host")} themselves')
+    has, want = (x['donor_digest'] + x['donor_tokenizer_digest'] for x in (_donor_meta(donor), m))
+    if has != want: raise ValueError(
         f'The table has the token space of {m["donor"]!r} (digest {m["donor_digest"][:12]}…), '
         f'but {donor.name!r} has digest {donor.digest[:12]}…. Build a table with this donor.')
 
@@ -264,7 +279,7 @@ def neighbours(
     best = np.argsort(-c)[:k]
     return list(zip(token_texts(tok, best.tolist()), c[best].round(2).tolist()))
 
-# %% ../nbs/12_donors.ipynb #c83a44bb
+# %% ../nbs/12_donors.ipynb #b834e587
 def word_vectors(
     space:np.ndarray, # (V, d) unit vectors
     tokenizer, # what the space belongs to
@@ -280,21 +295,23 @@ def translation_similarity(
     words:list, # words
     translations:list # their translations, in the same order
 ) -> dict:
-    "Cosine of a word with its own translation and with the others, and how often its own is the nearest"
+    "Cosine of a word with its own translation and with others; how often its own is the nearest"
     if len(words) != len(translations) or len(words) < 2:
-        raise ValueError(f'{len(words)} words and {len(translations)} translations: as many of each are expected, two at least')
+        raise ValueError(f'{len(words)} words and {len(translations)} translations: '
+                         'as many of each are expected, two at least')
     C = word_vectors(space, tokenizer, words) @ word_vectors(space, tokenizer, translations).T
     own, N = np.diag(C), len(words)
-    return dict(own=own, others=float((C.sum() - own.sum())/(N*N-N)), first=float((C.argmax(1) == np.arange(N)).mean()))
+    return dict(own=own, others=float((C.sum() - own.sum())/(N*N-N)),
+                first=float((C.argmax(1) == np.arange(N)).mean()))
 
-# %% ../nbs/12_donors.ipynb #baa7ad8b
+# %% ../nbs/12_donors.ipynb #19255fe2
 def donor_scheme(
     host, # from `load_host`
     donor, # from `load_host`; its model is not loaded
     encoder, # from `load_encoder`, or any object with `.encode(list[str])`
     key:SecretKey, # the secret
     config:DEWConfig|None=None, # the choices; None: the defaults
-    reference:list|None=None, # texts for frequencies, context transforms and the anchor; None: the packaged sample
+    reference:list|None=None, # texts for frequencies, contexts, anchor; None: the packaged sample
     max_reference_windows:int=12_000, # reference contexts to encode
     dtype:torch.dtype=torch.float32, # how to store the table
     device=None, # of the table; None: the host's
@@ -302,13 +319,14 @@ def donor_scheme(
 ) -> DEW:
     "Prepare the mark for a host in the token space of a donor"
     config, encoder = config or DEWConfig(), wrap_encoder(encoder)
-    parts = _prepare(host, encoder, replace(config, token_whitening=None), reference, max_reference_windows, progress)
+    c = replace(config, token_whitening=None)                  # the whitening is the donor's
+    parts = _prepare(host, encoder, c, reference, max_reference_windows, progress)
     dead = parts['dead']
     parts |= _donor_parts(host, donor, encoder, config, reference, dtype, device, progress)
     parts['dead'] |= dead
     return DEW(config, None, parts['contexts'], host, None, parts).rekey(key)
 
-# %% ../nbs/12_donors.ipynb #1f453666
+# %% ../nbs/12_donors.ipynb #ec8791b9
 def agnostic_scheme(
     donor, # from `load_host`; its model is not loaded
     encoder, # the encoder of the mark
@@ -316,12 +334,13 @@ def agnostic_scheme(
     config:DEWConfig|None=None, # the choices of the mark; None: the defaults
     **kwargs # for `DEW.build`: `reference`, `max_reference_windows`, `device`, ...
 ) -> DEW:
-    "The donor's own tokens under the key, to score texts of any host marked in its space; it does not generate"
+    "The donor's own tokens under the key, to score texts of any host marked in its space"
     config = config or DEWConfig()
-    if config.mode != 'both': raise ValueError(f"A host-agnostic detector needs mode='both', got {config.mode!r}: "
+    if config.mode != 'both': raise ValueError(
+        f"A host-agnostic detector needs mode='both', got {config.mode!r}: "
         'the ablations tie the mark to the ids of one tokenizer. Use the detector of the scheme.')
     wm = DEW.build(donor, encoder, key, config, **kwargs)
-    meta = dict(host='any', donor=donor.name, donor_digest=donor.digest, donor_tokenizer_digest=donor.tokenizer_digest)
+    meta = dict(host='any', **_donor_meta(donor))
     for m in (wm.table.meta, wm.parts['meta']): m.update(meta)
     return replace(wm, host=None)
 
@@ -333,5 +352,5 @@ def donor_detector(
     dedup:bool=True, # count a repeated (window, token) pair once
     **kwargs # for `DEW.build`: `reference`, `max_reference_windows`, `device`, ...
 ) -> Detector:
-    "Scores texts of any host that was marked in the token space of the donor, with the donor's tokenizer"
+    "Scores texts of any host that was marked in the token space of the donor, by its tokenizer"
     return agnostic_scheme(donor, encoder, key, config, **kwargs).detector(dedup=dedup)
