@@ -21,7 +21,7 @@ from .graphs import FixedShapeEncoder, send
 from .keys import SecretKey, keyed_unit_vectors
 from .whitening import Whitening
 
-# %% ../nbs/07_context.ipynb #85e6ddcc
+# %% ../nbs/07_context.ipynb #69934540
 def last_windows(
     ids:torch.Tensor, # (B, T) ids so far, prompt included
     start:int, # length of the prompt: earlier positions are never part of a window
@@ -30,7 +30,8 @@ def last_windows(
 ) -> tuple:
     "The last window of each row, (B, k), and whether it is full, (B,)"
     B, T = ids.shape
-    if T - start < k: return ids.new_zeros(B, k), torch.zeros(B, dtype=torch.bool, device=ids.device)
+    if T - start < k:
+        return ids.new_zeros(B, k), torch.zeros(B, dtype=torch.bool, device=ids.device)
     w = ids[:, T-k:]
     return w, ~torch.isin(w, special.to(w.device)).any(1)
 
@@ -46,17 +47,19 @@ def text_windows(
     full = np.flatnonzero(~np.isin(w, special).any(1))
     return w[full, :k], full + k
 
-# %% ../nbs/07_context.ipynb #e86d8bb6
+# %% ../nbs/07_context.ipynb #616e8388
 def backend(
     tokenizer # of transformers, or a `tokenizers.Tokenizer`
 ):
     "The Rust tokenizer, without truncation or padding"
     from tokenizers import Tokenizer
-    t = tokenizer if isinstance(tokenizer, Tokenizer) else getattr(tokenizer, 'backend_tokenizer', None)
+    t = tokenizer
+    if not isinstance(t, Tokenizer): t = getattr(t, 'backend_tokenizer', None)
     if t is None: raise TypeError(
-        f'{type(tokenizer).__name__} is not a fast tokenizer. DEW needs one (character offsets, identical decoding): '
+        f'{type(tokenizer).__name__} is not a fast tokenizer. '
+        'DEW needs one (character offsets, identical decoding): '
         'load it with AutoTokenizer.from_pretrained(..., use_fast=True).')
-    t = Tokenizer.from_str(t.to_str())                         # a copy: the caller's keeps its settings
+    t = Tokenizer.from_str(t.to_str())  # a copy: the caller's keeps its settings
     t.no_truncation(); t.no_padding()
     return t
 
@@ -76,14 +79,16 @@ def window_texts(
     "The text of each window"
     return tok.decode_batch(np.asarray(windows).tolist(), skip_special_tokens=False)
 
-# %% ../nbs/07_context.ipynb #e75d95bb
+# %% ../nbs/07_context.ipynb #cee88c80
 class WindowTexts:
     "The texts of windows, as `window_texts` gives them, from a memo of token texts"
     def __init__(self,
         tok # a `tokenizers.Tokenizer`
     ):
-        self.tok, self.known = tok, _TokenTexts(tok) if type(tok.decoder).__name__ == 'ByteLevel' else None
-    def __repr__(self): return f'WindowTexts(tokens={None if self.known is None else len(self.known)})'
+        self.tok = tok
+        self.known = _TokenTexts(tok) if type(tok.decoder).__name__ == 'ByteLevel' else None
+    def __repr__(self):
+        return f'WindowTexts(tokens={None if self.known is None else len(self.known)})'
     def __call__(self,
         windows:np.ndarray # (N, k) ids
     ) -> list:
@@ -124,7 +129,7 @@ def _unit(x):
     n = x.norm(dim=-1, keepdim=True)
     return torch.where(n > 1e-8, x/n.clamp_min(1e-8), torch.zeros_like(x))
 
-# %% ../nbs/07_context.ipynb #efd75f8d
+# %% ../nbs/07_context.ipynb #70c4bc94
 @patch(cls_method=True)
 def fit(cls:ContextTransform,
     e:torch.Tensor, # (N, d) context vectors of a reference sample
@@ -137,17 +142,18 @@ def fit(cls:ContextTransform,
         raise ValueError(f"context_transform must be None, 'centre' or 'whiten', got {kind!r}")
     need = 2 if kind == 'centre' else 2*e.shape[1]
     if len(e) < need: raise ValueError(
-        f'context_transform={kind!r} needs at least {need} reference contexts, got {len(e)}: give more reference text')
+        f'context_transform={kind!r} needs at least {need} reference contexts, '
+        f'got {len(e)}: give more reference text')
     u = _unit(e.float().cpu())
     if kind == 'centre': return cls(kind, u.mean(0))
     w = Whitening.fit(u.numpy(), shrinkage=shrinkage)
     return cls(kind, torch.from_numpy(w.mean).float(), torch.from_numpy(w.W).float())
 
-# %% ../nbs/07_context.ipynb #e819a601
+# %% ../nbs/07_context.ipynb #c59faef2
 def unique_rows(
     x:np.ndarray # (N, k) integers, none negative
 ) -> tuple:
-    "Where each distinct row first stands, in the rows' order, and for each row which of these it equals"
+    "Where each distinct row first stands (in sorted order), and which of these each row equals"
     bits = max(1, int(x.max(initial=0)).bit_length())
     key, used = x[:,0].astype(np.int64), bits
     for c in x.T[1:]:
@@ -157,7 +163,7 @@ def unique_rows(
         key, used = (key << bits) | c, used + bits
     return np.unique(key, return_index=True, return_inverse=True)[1:]
 
-# %% ../nbs/07_context.ipynb #341d6181
+# %% ../nbs/07_context.ipynb #1a18c968
 class ContextEncoder:
     "Windows of token ids to unit context vectors: one encoder call for all new ones"
     def __init__(self,
@@ -173,7 +179,9 @@ class ContextEncoder:
         gpu = torch.device(getattr(encoder, 'device', 'cpu')).type == 'cuda'
         self.fast = FixedShapeEncoder(encoder) if gpu and FixedShapeEncoder.fits(encoder) else None
         self.texts = WindowTexts(self.tok)
-    def __repr__(self): return f'ContextEncoder(k={self.k}, transform={self.transform.kind!r}, cache={self.capacity})'
+    def __repr__(self):
+        return (f'ContextEncoder(k={self.k}, transform={self.transform.kind!r}, '
+                f'cache={self.capacity})')
     def raw(self,
         windows:np.ndarray # (N, k) ids
     ) -> torch.Tensor:
@@ -184,10 +192,11 @@ class ContextEncoder:
         f = getattr(self.encoder, 'encode_tensor', None)
         e = f(texts) if f else torch.as_tensor(np.asarray(self.encoder.encode(texts), np.float32))
         if e.ndim != 2 or len(e) != len(texts): raise ValueError(
-            f'The encoder gave an array of shape {tuple(e.shape)} for {len(texts)} texts; (N, d) is expected')
+            f'The encoder gave an array of shape {tuple(e.shape)} for {len(texts)} texts; '
+            '(N, d) is expected')
         return e.float()
 
-# %% ../nbs/07_context.ipynb #806660d0
+# %% ../nbs/07_context.ipynb #c3e7c6ff
 @patch
 def __call__(self:ContextEncoder,
     windows:np.ndarray, # (N, k) ids
@@ -197,7 +206,8 @@ def __call__(self:ContextEncoder,
     windows = np.ascontiguousarray(windows, np.int64)
     first, inv = unique_rows(windows)
     uniq = windows[first]
-    if self.fast or not self.capacity or len(uniq) > self.capacity//4:   # the ring would not help, or be overrun
+    # the ring would not help, or be overrun
+    if self.fast or not self.capacity or len(uniq) > self.capacity//4:
         e = self._vectors(uniq, check)
         return e if len(uniq) == len(windows) == 1 else e[send(inv, e.device)]
     e = self._remembered(uniq)
@@ -211,7 +221,8 @@ def _vectors(self:ContextEncoder, windows, check=True):
         raise ValueError('The encoder returned values that are not finite (NaN or inf)')
     t = self.transform
     if t.mean is not None and t.mean.device != e.device:        # once, not at each call
-        self.transform = t = replace(t, mean=t.mean.to(e.device), W=None if t.W is None else t.W.to(e.device))
+        W = None if t.W is None else t.W.to(e.device)
+        self.transform = t = replace(t, mean=t.mean.to(e.device), W=W)
     return t(e)
 
 # %% ../nbs/07_context.ipynb #92a981be
@@ -242,7 +253,7 @@ def _store(self:ContextEncoder, keys, e):
     self.ring[torch.tensor(at, device=e.device)] = e
     self.next = (self.next+len(keys)) % self.capacity
 
-# %% ../nbs/07_context.ipynb #b3cd989b
+# %% ../nbs/07_context.ipynb #d1d116bc
 class HashedContexts:
     "A keyed pseudo-random unit vector for each window, in place of its meaning"
     def __init__(self,
@@ -252,7 +263,8 @@ class HashedContexts:
         k:int, # window width
         device='cpu' # where to put the vectors
     ):
-        self.secret, self.n, self.tok, self.k, self.device = secret, n, backend(tokenizer), k, device
+        self.secret, self.n, self.k, self.device = secret, n, k, device
+        self.tok = backend(tokenizer)
         self.special = special_ids(tokenizer)
     def __repr__(self): return f'HashedContexts(k={self.k}, n={self.n})'
     def __call__(self,

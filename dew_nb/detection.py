@@ -24,7 +24,7 @@ from .null import p_normal, p_saddlepoint, score_covariance, score_moments
 from .scheme import Anchor, DEW, DEWConfig
 from .tables import TokenTable, load_artefact, save_artefact
 
-# %% ../nbs/10_detection.ipynb #d66909f5
+# %% ../nbs/10_detection.ipynb #c49403c8
 _EXACT = 4096
 
 def key_null_sum(
@@ -41,12 +41,12 @@ def key_null_sum(
     if L <= _EXACT:
         rho = (r @ r.transpose(-1, -2))*(c @ c.transpose(-1, -2))
         return score_covariance(rho.clamp(-1, 1), gamma).sum((-1, -2))/k1
-    lin = (r.transpose(-1, -2) @ c).double().square().sum((-1, -2))          # Σ_ij ρ_ij for long texts
+    lin = (r.transpose(-1, -2) @ c).double().square().sum((-1, -2))  # Σ_ij ρ_ij for long texts
     n = (r.norm(dim=-1) > 0).sum(-1)
     a = float(score_covariance(1e-3, gamma))/1e-3/k1                          # slope of κ at 0
     return a*lin + (1-a)*n
 
-# %% ../nbs/10_detection.ipynb #ef60daf9
+# %% ../nbs/10_detection.ipynb #9e29cff7
 @dataclass(frozen=True, eq=False)
 class DetectionResult:
     "What a detector says about one text"
@@ -58,12 +58,12 @@ class DetectionResult:
     l_eff: float # what they are worth in independent positions
     expected: float # the score's expectation without the mark
     sd: float # its standard deviation without the mark: z = (score - expected)/sd
-    token_scores: np.ndarray = field(repr=False) # (n_tokens,) score of each token; NaN where there is none
+    token_scores: np.ndarray = field(repr=False) # (n_tokens,) scores; NaN where there is none
     counted: np.ndarray = field(repr=False) # (n_tokens,) bool: part of the mean (first occurrences)
     offsets: np.ndarray = field(repr=False) # (n_tokens, 2) where each token stands in the text
     text: str = field(repr=False) # the text itself
     null: str = 'key' # which null the analytic p-value refers to
-    p_kind: str = 'analytic' # 'analytic', or 'calibrated' or 'empirical' if the detector carries a calibration
+    p_kind: str = 'analytic' # or 'calibrated' or 'empirical', with a detector's own calibration
     key: str = '' # fingerprint of the key
     lam: float = 1.0 # strength, the scale of scores
     def marked(self,
@@ -75,12 +75,14 @@ class DetectionResult:
         tokens:bool=False # with scores and offsets of all tokens
     ) -> dict:
         "Plain numbers and strings, ready for JSON"
-        d = {k: getattr(self, k) for k in ('score', 'z', 'p_value', 'n_tokens', 'n_scored', 'l_eff', 'expected', 'sd', 'null', 'p_kind', 'key')}
-        if tokens: d |= dict(token_scores=[None if math.isnan(x) else float(x) for x in self.token_scores],
-                             offsets=self.offsets.tolist())
+        names = 'score z p_value n_tokens n_scored l_eff expected sd null p_kind key'
+        d = {k: getattr(self, k) for k in names.split()}
+        if tokens:
+            scores = [None if math.isnan(x) else float(x) for x in self.token_scores]
+            d |= dict(token_scores=scores, offsets=self.offsets.tolist())
         return d
 
-# %% ../nbs/10_detection.ipynb #940bb16b
+# %% ../nbs/10_detection.ipynb #7e6a2b1f
 def _shade(x, lam):
     "Background colour of a score: orange for high, blue for low, pale near 0"
     if math.isnan(x): return 'transparent'
@@ -91,16 +93,18 @@ def _spans(r, limit):
     "The text as HTML spans, shaded by score"
     out, at = [], 0
     for s,(i,j) in list(zip(r.token_scores.tolist(), r.offsets.tolist()))[:limit]:
-        if j <= at: continue                                   # pieces of one character share its offsets
+        if j <= at: continue  # pieces of one character share its offsets
         i = max(i, at)
         out.append(html.escape(r.text[at:i]))
         tip = 'not scored' if math.isnan(s) else f'{s:+.2f}'
-        out.append(f'<span title="{tip}" style="background:{_shade(s, r.lam)}">{html.escape(r.text[i:j])}</span>')
+        out.append(f'<span title="{tip}" style="background:{_shade(s, r.lam)}">'
+                   f'{html.escape(r.text[i:j])}</span>')
         at = j
     more = len(r.token_scores) - limit
     out.append(f'<i> … and {more:,} more tokens</i>' if more > 0 else html.escape(r.text[at:]))
     return ''.join(out).replace('\n', '<br>')
 
+# %% ../nbs/10_detection.ipynb #9cfd5e97
 def _running(r, w=640, h=120):
     "The running mean of the counted scores as an SVG plot"
     s = r.token_scores[r.counted]
@@ -112,39 +116,46 @@ def _running(r, w=640, h=120):
     x = 40 + (w-50)*L[::step]/len(s)
     y = lambda v: h/2 - (h/2-8)*np.clip(v/top, -1, 1)
     pts = lambda v: ' '.join(f'{a:.1f},{b:.1f}' for a,b in zip(x, y(v[::step])))
-    return (f'<svg width="{w}" height="{h}" viewBox="0 0 {w} {h}" role="img" aria-label="running score">'
+    label = lambda x, y, s, end='': (f'<text x="{x}" y="{y}" font-size="11" {end}'
+                                     f'fill="currentColor">{s}</text>')
+    end, what = 'text-anchor="end" ', f'running mean of {len(s)} scores; dashed: 1% line'
+    return (f'<svg width="{w}" height="{h}" viewBox="0 0 {w} {h}" role="img" '
+        'aria-label="running score">'
         f'<line x1="40" y1="{h/2}" x2="{w-10}" y2="{h/2}" stroke="#999"/>'
         f'<polyline points="{pts(line)}" fill="none" stroke="#555" stroke-dasharray="4 3"/>'
         f'<polyline points="{pts(mean)}" fill="none" stroke="#de8f05" stroke-width="2"/>'
-        f'<text x="2" y="14" font-size="11" fill="currentColor">+{top:.2f}</text><text x="2" y="{h-4}" font-size="11" fill="currentColor">−{top:.2f}</text>'
-        f'<text x="{w-10}" y="{h-4}" font-size="11" text-anchor="end" fill="currentColor">running mean of {len(s)} scores; dashed: 1% line</text></svg>')
+        + label(2, 14, f'+{top:.2f}') + label(2, h-4, f'−{top:.2f}')
+        + label(w-10, h-4, what, end) + '</svg>')
 
-# %% ../nbs/10_detection.ipynb #056d741b
+# %% ../nbs/10_detection.ipynb #ef01ad17
 @patch
 def to_html(self:DetectionResult,
     limit:int=2000 # tokens to show
 ) -> str:
     "The text shaded by score, the figures, and the running score, as HTML"
-    head = (f'<b>score</b> {self.score:+.3f} &nbsp; <b>z</b> {self.z:+.2f} &nbsp; <b>p</b> {self.p_value:.2g} &nbsp; '
+    head = (f'<b>score</b> {self.score:+.3f} &nbsp; <b>z</b> {self.z:+.2f} &nbsp; '
+            f'<b>p</b> {self.p_value:.2g} &nbsp; '
             f'<b>tokens</b> {self.n_tokens:,}, {self.n_scored:,} scored, worth {self.l_eff:,.0f}')
-    return (f'<div class="dew-result" style="max-width:46em;line-height:1.6"><div style="font-size:90%">{head}</div>'
+    return ('<div class="dew-result" style="max-width:46em;line-height:1.6">'
+            f'<div style="font-size:90%">{head}</div>'
             f'<div style="margin:.5em 0">{_spans(self, limit)}</div>{_running(self)}</div>')
 
 @patch
 def _repr_html_(self:DetectionResult): return self.to_html()
 
-# %% ../nbs/10_detection.ipynb #db7bccbc
+# %% ../nbs/10_detection.ipynb #5d5ebf8f
 class Detector:
-    "Scores texts: the token table, the tokenizer, the encoder and the configuration; no host model, no key"
+    "Scores texts with a token table, a tokenizer, an encoder and a configuration; no host, no key"
     calibration, group, p_kind = None, None, 'analytic'         # set by `Detector.calibrated`
     def __init__(self,
         scheme:DEW, # what to score with
         dedup:bool=True, # count a repeated (window, token) pair once
         max_windows:int|None=None # windows to encode at a time; None: 32,768 on a GPU, else 16,384
     ):
-        if max_windows is None: max_windows = 32_768 if torch.device(scheme.table.device).type == 'cuda' else 16_384
-        self.scheme, self.dedup, self.max_windows = replace(scheme, host=None, parts={}), dedup, max_windows
-        self.alive = scheme.table.rows.abs().amax(1).cpu().numpy() > 0 if len(scheme.table) else np.zeros(0, bool)
+        rows = scheme.table.rows
+        self.scheme, self.dedup = replace(scheme, host=None, parts={}), dedup
+        self.max_windows = max_windows or (32_768 if rows.is_cuda else 16_384)
+        self.alive = rows.abs().amax(1).cpu().numpy() > 0 if len(rows) else np.zeros(0, bool)
     @property
     def config(self) -> DEWConfig: return self.scheme.config
     @property
@@ -154,7 +165,8 @@ class Detector:
     def __repr__(self):
         m = self.meta
         donor = f', donor={m["donor"]!r}' if 'donor' in m else ''
-        return (f'Detector(host={m.get("host")!r}{donor}, encoder={m.get("encoder")!r}, key={self.key!r}, '
+        return (f'Detector(host={m.get("host")!r}{donor}, encoder={m.get("encoder")!r}, '
+                f'key={self.key!r}, '
                 f'p={self.p_kind!r}, {self.config})')
 
 @patch
@@ -164,7 +176,7 @@ def detector(self:DEW,
     "The detector for what this scheme marks"
     return Detector(self, **kwargs)
 
-# %% ../nbs/10_detection.ipynb #8ec214b5
+# %% ../nbs/10_detection.ipynb #b31c2e3b
 @dataclass
 class _Doc:
     "One text on its way through the detector"
@@ -175,6 +187,7 @@ class _Doc:
     pos: np.ndarray # (N,) positions of the scored tokens
     first: np.ndarray # (N,) bool: counted
 
+# %% ../nbs/10_detection.ipynb #b9c10f33
 def _clean(t): return t.encode('utf-8', 'replace').decode('utf-8') if not t.isascii() else t
 
 @patch
@@ -189,7 +202,7 @@ def _docs(self:Detector, texts):
     special = np.cumsum(np.append(0, np.isin(flat, c.special)))
     pos = np.flatnonzero((inside >= k) & self._live(flat))
     pos = pos[special[pos+1] == special[pos-k]]
-    rows = flat[pos[:,None] + np.arange(-k, 1)]                 # (N, k+1) windows, each with its token
+    rows = flat[pos[:,None] + np.arange(-k, 1)]  # (N, k+1) windows, each with its token
     first = np.ones(len(pos), bool)
     if self.dedup:
         first[:] = False
@@ -205,7 +218,7 @@ def _live(self:Detector, ids):
     if not len(self.alive): return np.zeros(len(ids), bool)
     return (ids < len(self.alive)) & self.alive[np.minimum(ids, len(self.alive)-1)]
 
-# %% ../nbs/10_detection.ipynb #3ab55c1b
+# %% ../nbs/10_detection.ipynb #7085ae43
 @dataclass
 class _Numbers:
     "Scores of a group of texts"
@@ -216,8 +229,9 @@ class _Numbers:
     v: np.ndarray # (D,) variance of that mean under the null, in units of one position's
     shift: np.ndarray # (D,) expectation of that mean under the null
 
+# %% ../nbs/10_detection.ipynb #f8069797
 class _Plan:
-    "What scoring a group of texts needs, whatever the key: ids, cuts, and index arrays padded to common lengths"
+    "What scoring a group of texts needs, whatever the key: ids, cuts, padded index arrays"
     def __init__(self, docs, device, budget=1 << 24):
         self.cut = np.cumsum([0]+[len(d.pos) for d in docs])
         self.first = np.concatenate([d.first for d in docs]) if docs else np.zeros(0, bool)
@@ -228,16 +242,20 @@ class _Plan:
         order, self.groups, i = np.argsort(self.L, kind='stable'), [], 0
         L = self.L[order]
         while i < D:
-            j = i+1                                            # texts of about the same length, within the budget
+            j = i+1  # texts of about the same length, within the budget
             while j < D and (j+1-i)*L[j]**2 <= budget: j += 1
             mask = np.arange(int(L[j-1])) < L[i:j,None]
             at = np.where(mask, start[order[i:j],None] + np.arange(mask.shape[1]), 0)
             idx = keep[at] if len(keep) else at
-            self.groups.append((order[i:j], send(idx, device), send(mask.astype(np.float32), device)))
+            mask = mask.astype(np.float32)
+            self.groups.append((order[i:j], send(idx, device), send(mask, device)))
             i = j
-    def total(self, x): return np.add.reduceat(np.append(x*self.first, 0.), self.cut[:-1])*(np.diff(self.cut) > 0)
+    def total(self, x):
+        "Sum of the counted values of each text"
+        sums = np.add.reduceat(np.append(x*self.first, 0.), self.cut[:-1])
+        return sums*(np.diff(self.cut) > 0)
 
-# %% ../nbs/10_detection.ipynb #68a042ce
+# %% ../nbs/10_detection.ipynb #b06145c8
 class _Fetch:
     "Arrays on their way from a device"
     def __init__(self, *xs):
@@ -264,18 +282,20 @@ def _launch(self:Detector, docs, e=None, plan=None):
     out = [s.bias(q, P.ids[:,None])[:,0]]
     if c.null == 'key':
         r, u = (torch.nn.functional.normalize(x.float(), dim=-1) for x in (s.table.rows[P.ids], q))
-        out.append(torch.cat([key_null_sum(r[idx], u[idx], c.gamma, mask).double() for _,idx,mask in P.groups]))
+        sums = [key_null_sum(r[idx], u[idx], c.gamma, mask) for _,idx,mask in P.groups]
+        out.append(torch.cat([x.double() for x in sums]))
         if s.anchor is not None: out.append(s.anchor.covariance(r, u))
     return P, _Fetch(*out)
 
-# %% ../nbs/10_detection.ipynb #efd30c26
+# %% ../nbs/10_detection.ipynb #a4143a91
 @patch
 def _fetch(self:Detector, P, fetch):
     "Scores of a group of texts, with what the null says of their means"
     s, c, D = self.scheme, self.config, len(P.L)
     if fetch is None: return _Numbers(np.zeros(0), P.cut, P.L, np.zeros(D), np.ones(D), np.zeros(D))
     b, *rest = fetch()
-    if not np.isfinite(b).all(): raise ValueError('The encoder returned values that are not finite (NaN or inf)')
+    if not np.isfinite(b).all():
+        raise ValueError('The encoder returned values that are not finite (NaN or inf)')
     n = np.maximum(P.L, 1)
     mean, v, shift = P.total(b)/n, 1/n, np.zeros(D)
     if rest:
@@ -292,7 +312,7 @@ def _numbers(self:Detector, docs, e=None, plan=None):
     "Scores of a group of texts, at once"
     return self._fetch(*self._launch(docs, e, plan))
 
-# %% ../nbs/10_detection.ipynb #679914d1
+# %% ../nbs/10_detection.ipynb #26c59ca1
 @patch
 def _score(self:Detector, docs, launched=None):
     "Results for a group of texts"
@@ -300,7 +320,8 @@ def _score(self:Detector, docs, launched=None):
     some = x.L > 0
     sd = np.sqrt(score_moments(n, c.gamma, c.lam).var*x.v)
     z, p = (x.mean - x.shift)/sd*some, np.ones(len(docs))
-    if some.any(): p[some] = p_normal(z[some]) if c.null == 'key' else p_saddlepoint(x.mean[some], x.L[some], n, c.gamma, c.lam)
+    if some.any() and c.null == 'key': p[some] = p_normal(z[some])
+    elif some.any(): p[some] = p_saddlepoint(x.mean[some], x.L[some], n, c.gamma, c.lam)
     cols = (a*some for a in (x.mean, z, 1/x.v, x.shift, sd))
     rows = zip(*[a.tolist() for a in (x.cut[:-1], x.cut[1:], x.L.astype(int), p, *cols)])
     return [self._result(d, x.b[i:j], *row) for d,(i,j,*row) in zip(docs, rows)]
@@ -311,12 +332,14 @@ def _result(self:Detector, d, b, L, p, mean, z, l_eff, expected, sd):
     scores = np.full(len(d.ids), np.nan); scores[d.pos] = b
     counted = np.zeros(len(d.ids), bool); counted[d.pos[d.first]] = True
     if (cal := self.calibration) is not None and L:            # see `dew_nb.calibration`
-        z, p = (float(x) for x in (cal.z(mean, L, self.group), cal.p_value(mean, L, self.group, kind=self.p_kind)))
+        z = float(cal.z(mean, L, self.group))
+        p = float(cal.p_value(mean, L, self.group, kind=self.p_kind))
         l_eff, expected, sd = (float(f(L, self.group)) for f in (cal.l_eff, cal.mean, cal.sd))
-    return DetectionResult(mean, z, p, len(d.ids), L, l_eff, expected, sd, scores, counted, d.offsets, d.text,
-        null=self.config.null, p_kind=self.p_kind, key=self.key, lam=self.config.lam)
+    return DetectionResult(mean, z, p, len(d.ids), L, l_eff, expected, sd, scores, counted,
+        d.offsets, d.text, null=self.config.null, p_kind=self.p_kind, key=self.key,
+        lam=self.config.lam)
 
-# %% ../nbs/10_detection.ipynb #0020a1b0
+# %% ../nbs/10_detection.ipynb #2b2c42f5
 @patch
 def detect_iter(self:Detector,
     texts # any iterable of strings
@@ -346,13 +369,15 @@ def _stream(self:Detector, texts, step=256, chars=1 << 21):
     buf, size = [], 0
     for i,t in enumerate(texts):
         if not isinstance(t, str): raise TypeError(
-            f'text {i} is {type(t).__name__}, not a string' + ('; decode bytes first' if isinstance(t, bytes) else ''))
+            f'text {i} is {type(t).__name__}, not a string' +
+            ('; decode bytes first' if isinstance(t, bytes) else ''))
         buf.append(t); size += len(t)
         if len(buf) >= step or size >= chars:
             yield from self._docs(buf)
             buf, size = [], 0
     if buf: yield from self._docs(buf)
 
+# %% ../nbs/10_detection.ipynb #58473861
 @patch
 def detect(self:Detector,
     texts:str|list, # one text, or many
@@ -360,33 +385,38 @@ def detect(self:Detector,
 ) -> DetectionResult|list:
     "One result for a string, a list of results for many"
     if isinstance(texts, str): return next(self.detect_iter([texts]))
-    if isinstance(texts, bytes): raise TypeError('detect takes a string, got bytes; decode them first')
-    if not hasattr(texts, '__iter__'): raise TypeError(f'detect takes a string or a list of strings, got {type(texts).__name__}')
+    if isinstance(texts, bytes):
+        raise TypeError('detect takes a string, got bytes; decode them first')
+    if not hasattr(texts, '__iter__'): raise TypeError(
+        f'detect takes a string or a list of strings, got {type(texts).__name__}')
     n = len(texts) if hasattr(texts, '__len__') else None
-    bar = tqdm(total=n, desc='detecting', disable=not ((n is None or n > 100) if progress is None else progress))
+    if progress is None: progress = n is None or n > 100
+    bar = tqdm(total=n, desc='detecting', disable=not progress)
     out = []
     with bar:
         for r in self.detect_iter(texts): out.append(r); bar.update()
     return out
 
-# %% ../nbs/10_detection.ipynb #75eea317
+# %% ../nbs/10_detection.ipynb #d7591f83
 def scores_over_keys(
     scheme:DEW, # built with `DEW.build`
     keys, # secrets to score under
     texts:list, # texts
     progress:bool|None=None # a progress bar; None: for more than 10 keys
 ) -> dict:
-    "Arrays (keys, texts) of `score`, `z`, `z_iid` (the paper's test) and `l_eff`; and `n_scored` (texts,)"
+    "Arrays (keys, texts): `score`, `z`, `z_iid` (as in the paper), `l_eff`; `n_scored` (texts,)"
     det, c, keys, texts = Detector(scheme), scheme.config, list(keys), list(texts)
     docs = list(det._stream(texts))
     step = max(1, 131_072//max(1, max((len(d.pos) for d in docs), default=1)))
     groups = [docs[i:i+step] for i in range(0, len(docs), step)]
     hashed = isinstance(scheme.contexts, HashedContexts)
-    bar = tqdm(total=len(keys), desc='keys', disable=not (len(keys) > 10 if progress is None else progress))
+    if progress is None: progress = len(keys) > 10
+    bar = tqdm(total=len(keys), desc='keys', disable=not progress)
     out = {k: np.zeros((len(keys), len(texts))) for k in ('score', 'z', 'z_iid', 'l_eff')}
     few = scheme.narrow(np.concatenate([d.ids for d in docs])) if docs else scheme
     plans = [_Plan(g, scheme.table.device) for g in groups]
-    ctx = [None if hashed else scheme.contexts(np.concatenate([d.windows for d in g]).reshape(-1, c.k)) for g in groups]
+    windows = [np.concatenate([d.windows for d in g]).reshape(-1, c.k) for g in groups]
+    ctx = [None if hashed else scheme.contexts(w) for w in windows]
     sd = math.sqrt(score_moments(scheme.table.n, c.gamma, c.lam).var)
     for i,k in enumerate(keys):
         det, lo = Detector(few.rekey(k)), 0
@@ -394,25 +424,28 @@ def scores_over_keys(
             x, sl = det._numbers(g, e, plan), slice(lo, lo+len(g))
             lo += len(g)
             out['score'][i,sl], out['l_eff'][i,sl] = x.mean, (x.L > 0)/x.v
-            out['z'][i,sl], out['z_iid'][i,sl] = (x.mean-x.shift)/np.sqrt(x.v)/sd*(x.L > 0), x.mean*np.sqrt(x.L)/sd
+            out['z'][i,sl] = (x.mean-x.shift)/np.sqrt(x.v)/sd*(x.L > 0)
+            out['z_iid'][i,sl] = x.mean*np.sqrt(x.L)/sd
         bar.update()
     bar.close()
     return out | dict(n_scored=np.array([d.first.sum() for d in docs]))
 
-# %% ../nbs/10_detection.ipynb #35202474
+# %% ../nbs/10_detection.ipynb #10319419
 @patch
 def save(self:Detector,
     path:str|Path # where to
 ) -> Path:
-    "Write the detector as one safetensors file. Keyed material: share it only with those who may detect (and could forge)"
+    "Write the detector as one safetensors file: keyed material, whoever has it can detect and forge"
     s, c = self.scheme, self.scheme.contexts
     t = dict(rows=s.table.rows, ctx=s.table.ctx, special=torch.from_numpy(c.special),
              tokenizer=torch.frombuffer(bytearray(c.tok.to_str().encode()), dtype=torch.uint8))
     meta = dict(s.table.meta, n=s.table.n, folded=s.table.folded, dedup=self.dedup)
-    if isinstance(c, HashedContexts): t['hashed'] = torch.frombuffer(bytearray(c.secret), dtype=torch.uint8)
+    if isinstance(c, HashedContexts):
+        t['hashed'] = torch.frombuffer(bytearray(c.secret), dtype=torch.uint8)
     else:
         meta['transform'] = c.transform.kind
-        t |= {f'transform.{k}': v for k in ('mean', 'W') if (v := getattr(c.transform, k)) is not None}
+        parts = dict(mean=c.transform.mean, W=c.transform.W)
+        t |= {f'transform.{k}': v for k,v in parts.items() if v is not None}
     if (a := s.anchor) is not None:
         t['anchor'] = a.B; meta['anchor'] = dict(score=a.score, var=a.var, slope=a.slope)
     if self.calibration is not None:
@@ -421,7 +454,16 @@ def save(self:Detector,
         t |= {k: torch.from_numpy(np.asarray(v)) for k,v in arrays.items()}
     return save_artefact(path, 'detector', t, meta)
 
-# %% ../nbs/10_detection.ipynb #a6374aff
+# %% ../nbs/10_detection.ipynb #9d230102
+def _check_encoder(encoder, meta, check):
+    "Refuse an encoder with other weights"
+    if check and encoder.digest != meta['encoder_digest']: raise ValueError(
+        f'This detector was built with the encoder {meta["encoder"]!r} '
+        f'(digest {meta["encoder_digest"][:12]}…); {encoder.name!r} has digest '
+        f'{encoder.digest[:12]}…. Scores would mean nothing. Give the right encoder, '
+        'or check=False if you know that its vectors are the same.')
+
+# %% ../nbs/10_detection.ipynb #0564072c
 @patch(cls_method=True)
 def load(cls:Detector,
     path:str|Path, # what `save` wrote
@@ -435,15 +477,16 @@ def load(cls:Detector,
     config = DEWConfig(**meta['config'])
     tok = Tokenizer.from_str(t['tokenizer'].numpy().tobytes().decode())
     n, folded, dedup = meta.pop('n'), meta.pop('folded'), meta.pop('dedup')
-    if 'hashed' in t: contexts, dev = HashedContexts(t['hashed'].numpy().tobytes(), n, tok, config.k, device or 'cpu'), device or 'cpu'
+    if 'hashed' in t:
+        dev = device or 'cpu'
+        contexts = HashedContexts(t['hashed'].numpy().tobytes(), n, tok, config.k, dev)
     else:
         encoder = load_encoder(meta['encoder']) if encoder is None else wrap_encoder(encoder)
-        if check and encoder.digest != meta['encoder_digest']: raise ValueError(
-            f'This detector was built with the encoder {meta["encoder"]!r} (digest {meta["encoder_digest"][:12]}…); '
-            f'{encoder.name!r} has digest {encoder.digest[:12]}…. Scores would mean nothing. Give the right encoder, '
-            'or check=False if you know that its vectors are the same.')
-        transform = ContextTransform(meta.pop('transform'), t.get('transform.mean'), t.get('transform.W'))
-        contexts, dev = ContextEncoder(encoder, tok, config.k, transform), device or getattr(encoder, 'device', 'cpu')
+        _check_encoder(encoder, meta, check)
+        parts = t.get('transform.mean'), t.get('transform.W')
+        transform = ContextTransform(meta.pop('transform'), *parts)
+        contexts = ContextEncoder(encoder, tok, config.k, transform)
+        dev = device or getattr(encoder, 'device', 'cpu')
     contexts.special = t['special'].numpy()
     anchor = Anchor(t['anchor'].to(dev), **meta.pop('anchor')) if 'anchor' in t else None
     table = TokenTable(t['rows'].to(dev), t['ctx'].to(dev), n, folded, meta)
@@ -452,5 +495,6 @@ def load(cls:Detector,
     if cal:
         from dew_nb.calibration import NullCalibration
         arrays = {k: v.numpy() for k,v in t.items() if k.startswith('calibration.')}
-        det = det.calibrated(NullCalibration.from_state(cal['state'], arrays), cal['group'], cal['kind'])
+        null = NullCalibration.from_state(cal['state'], arrays)
+        det = det.calibrated(null, cal['group'], cal['kind'])
     return det

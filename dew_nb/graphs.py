@@ -17,7 +17,7 @@ import torch
 from fastcore.basics import patch
 from tokenizers import Tokenizer
 
-# %% ../nbs/05a_graphs.ipynb #a8a1bb4d
+# %% ../nbs/05a_graphs.ipynb #fa8551c2
 class WordIds:
     "Token ids of many short texts, with a memo of the words they are made of"
     def __init__(self,
@@ -40,7 +40,8 @@ class WordIds:
         "Whether a text's ids are those of its words, one after the other"
         kinds = [type(x).__name__ for x in (tok.normalizer, tok.pre_tokenizer, tok.model)]
         added = tok.get_added_tokens_decoder().values()
-        return kinds == ['BertNormalizer', 'BertPreTokenizer', 'WordPiece'] and not any(' ' in a.content for a in added)
+        bert = kinds == ['BertNormalizer', 'BertPreTokenizer', 'WordPiece']
+        return bert and not any(' ' in a.content for a in added)
 
 class _Memo(dict):
     "Word -> its number; a word not seen before gets the next one"
@@ -50,7 +51,7 @@ class _Memo(dict):
         self.new.append(w)
         return n
 
-# %% ../nbs/05a_graphs.ipynb #1c996376
+# %% ../nbs/05a_graphs.ipynb #0e47b3c1
 @patch
 def __call__(self:WordIds,
     texts:list # short texts
@@ -59,7 +60,8 @@ def __call__(self:WordIds,
     if not len(texts): return np.zeros(0, np.int64), np.zeros(0, np.int64)
     if not self.local:
         seq = [e.ids for e in self.tok.encode_batch_fast(texts)]
-        return np.fromiter(chain.from_iterable(seq), np.int64), np.fromiter(map(len, seq), np.int64, len(seq))
+        flat = np.fromiter(chain.from_iterable(seq), np.int64)
+        return flat, np.fromiter(map(len, seq), np.int64, len(seq))
     words = ' '.join(texts).split(' ')
     per_text = np.fromiter(map(str.count, texts, repeat(' ')), np.int64, len(texts)) + 1
     with self.lock: flat, n = self._look_up(words)
@@ -113,7 +115,7 @@ def send(
     if torch.device(device).type != 'cuda' or x.nbytes < 1 << 16: return t.to(device)
     return t.pin_memory().to(device, non_blocking=True)
 
-# %% ../nbs/05a_graphs.ipynb #8d508b9c
+# %% ../nbs/05a_graphs.ipynb #04d62819
 class FixedShapeEncoder:
     "Encodes batches of short texts at fixed shapes; on a GPU each shape is a recorded CUDA graph"
     def __init__(self,
@@ -123,25 +125,29 @@ class FixedShapeEncoder:
         piece:int=65_536 # tokens in such a piece, padding included
     ):
         self.model, self.prefix, self.device = encoder.backend.model, encoder.prefix, encoder.device
-        self.encoder, self.tokens, self.max_batch, self.piece, self.graphs = encoder, tokens, max_batch, piece, {}
+        self.encoder, self.tokens, self.max_batch, self.piece = encoder, tokens, max_batch, piece
+        self.graphs = {}
         self.record, self.maskless = self.device.type == 'cuda', True
         tok = self.model.tokenizer
         self.pad = tok.pad_token_id or 0
-        own = Tokenizer.from_str(tok.backend_tokenizer.to_str())   # a copy: the model's keeps its settings
+        # a copy: the model's keeps its settings
+        own = Tokenizer.from_str(tok.backend_tokenizer.to_str())
         own.no_truncation(); own.no_padding()
         self.words = WordIds(own)
         self.extra = ['token_type_ids'] if 'token_type_ids' in tok.model_input_names else []
     def __repr__(self):
-        return f'FixedShapeEncoder({self.encoder.name!r}, tokens={self.tokens}, graphs={len(self.graphs)})'
+        return (f'FixedShapeEncoder({self.encoder.name!r}, tokens={self.tokens}, '
+                f'graphs={len(self.graphs)})')
     @staticmethod
     def fits(
         encoder # anything
     ) -> bool:
         "Whether an encoder can be used in this way"
         m = getattr(getattr(encoder, 'backend', None), 'model', None)
-        return hasattr(m, 'max_seq_length') and hasattr(getattr(m, 'tokenizer', None), 'backend_tokenizer')
+        tok = getattr(m, 'tokenizer', None)
+        return hasattr(m, 'max_seq_length') and hasattr(tok, 'backend_tokenizer')
 
-# %% ../nbs/05a_graphs.ipynb #44043f08
+# %% ../nbs/05a_graphs.ipynb #bf841a05
 @patch
 def _forward(self:FixedShapeEncoder, x, full=False):
     "Vectors of ids (B, T), -1 for padding, straight through the model; `full`: there is no padding"
@@ -149,7 +155,8 @@ def _forward(self:FixedShapeEncoder, x, full=False):
     f = dict(input_ids=ids) | {k: torch.zeros_like(ids) for k in self.extra}
     if full and self.maskless:
         try: return self.model(dict(f))['sentence_embedding'].float()
-        except (KeyError, TypeError, AttributeError): self.maskless = False   # this model insists on a mask
+        # this model insists on a mask
+        except (KeyError, TypeError, AttributeError): self.maskless = False
     return self.model(f | dict(attention_mask=(x >= 0).long()))['sentence_embedding'].float()
 
 @patch
@@ -168,7 +175,7 @@ def _graph(self:FixedShapeEncoder, B):
     self.graphs[B] = g, x, out
     return self.graphs[B]
 
-# %% ../nbs/05a_graphs.ipynb #31604a62
+# %% ../nbs/05a_graphs.ipynb #0ae72f9e
 @patch
 def _replay(self:FixedShapeEncoder, rows):
     "Vectors by a recorded graph; None if there can be none"
@@ -176,7 +183,8 @@ def _replay(self:FixedShapeEncoder, rows):
     B = 1 << (N-1).bit_length()
     try:
         g, x, out = self._graph(B)
-        x.copy_(torch.from_numpy(np.concatenate([rows, np.repeat(rows[:1], B-N, 0)])))   # rows past the end: the first
+        # rows past the end: the first
+        x.copy_(torch.from_numpy(np.concatenate([rows, np.repeat(rows[:1], B-N, 0)])))
         g.replay()
         return out[:N].clone()
     except RuntimeError as e:
@@ -185,7 +193,7 @@ def _replay(self:FixedShapeEncoder, rows):
 
 @patch
 def _pieces(self:FixedShapeEncoder, rows, n):
-    "Vectors of padded rows with n ids each: rows of one length together, the rare lengths at the fixed shape"
+    "Vectors of padded rows with n ids each: one length at a time, rare lengths at the fixed shape"
     n = np.maximum(n, 1)
     rare = np.bincount(n)[n] < self.max_batch
     order = np.lexsort((n, rare))                               # common lengths first
@@ -195,7 +203,8 @@ def _pieces(self:FixedShapeEncoder, rows, n):
     for a,b in zip(edges, edges[1:]):
         w, step = int(n[a]), max(1, self.piece//int(n[a]))
         out += [self._forward(x[i:min(i+step, b), :w], full=True) for i in range(a, b, step)]
-    out += [self._padded(rows[order[i:i+self.max_batch]]) for i in range(cut, len(n), self.max_batch)]
+    rest = range(cut, len(n), self.max_batch)
+    out += [self._padded(rows[order[i:i+self.max_batch]]) for i in rest]
     back = np.empty_like(order)
     back[order] = np.arange(len(order))
     return torch.cat(out)[send(back, self.device)]
@@ -206,7 +215,7 @@ def _padded(self:FixedShapeEncoder, rows):
     e = self._replay(rows) if self.record else None
     return self._forward(send(rows, self.device)) if e is None else e
 
-# %% ../nbs/05a_graphs.ipynb #6f07984c
+# %% ../nbs/05a_graphs.ipynb #6ab06911
 @patch
 @torch.inference_mode()
 def __call__(self:FixedShapeEncoder,
@@ -221,8 +230,11 @@ def __call__(self:FixedShapeEncoder,
     if fits.all(): return self._short(flat, n, total)
     out = torch.empty(len(texts), self.encoder.dim, device=self.device)
     yes, no = np.flatnonzero(fits), np.flatnonzero(~fits)
-    out[send(no, self.device)] = self.encoder.encode_tensor([texts[i] for i in no])   # waits for the GPU, so it goes first
-    if len(yes): out[send(yes, self.device)] = self._short(flat[np.repeat(fits, n)], n[yes], total[yes])
+    # waits for the GPU, so it goes first
+    out[send(no, self.device)] = self.encoder.encode_tensor([texts[i] for i in no])
+    if len(yes):
+        e = self._short(flat[np.repeat(fits, n)], n[yes], total[yes])
+        out[send(yes, self.device)] = e
     return out
 
 @patch
