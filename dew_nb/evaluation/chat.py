@@ -110,7 +110,7 @@ def _redact(self:ChatClient, text):
     if key: text = text.replace(key, '[key]')
     return ' '.join(text.split())[:200]
 
-# %% ../../nbs/22_chat.ipynb #53a1a559
+# %% ../../nbs/22_chat.ipynb #7e0b4cd1
 def _content(r):
     "The answer in a response, or `ChatBadAnswer`"
     try: choice = r.json()['choices'][0]
@@ -124,6 +124,14 @@ def _content(r):
     if choice.get('finish_reason') == 'length': log.warning('an answer was cut at the token limit')
     return text
 
+@patch
+def _hint(self:ChatClient, status):
+    "What to look at after a refusal"
+    key = self.api_key_env or 'api_key_env, which is None'
+    return {401: f' (check the key in {key})', 403: f' (check the key in {key})',
+            404: ' (check base_url and model)'}.get(status, '')
+
+# %% ../../nbs/22_chat.ipynb #c660328a
 @patch
 def _attempt(self:ChatClient, http, body):
     "The answer, or an error whose `.wait` is seconds, None (back off) or False (give up)"
@@ -145,13 +153,6 @@ def _attempt(self:ChatClient, http, body):
     wait = retry_after(r.headers.get('retry-after')) if retry else False
     said = ' '.join(r.text.split())[:120]
     raise fail(kind, f'status {r.status_code}: {said}{self._hint(r.status_code)}', wait)
-
-@patch
-def _hint(self:ChatClient, status):
-    "What to look at after a refusal"
-    key = self.api_key_env or 'api_key_env, which is None'
-    return {401: f' (check the key in {key})', 403: f' (check the key in {key})',
-            404: ' (check base_url and model)'}.get(status, '')
 
 # %% ../../nbs/22_chat.ipynb #f6753576
 @patch
