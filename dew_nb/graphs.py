@@ -115,7 +115,7 @@ def send(
     if torch.device(device).type != 'cuda' or x.nbytes < 1 << 16: return t.to(device)
     return t.pin_memory().to(device, non_blocking=True)
 
-# %% ../nbs/05a_graphs.ipynb #04d62819
+# %% ../nbs/05a_graphs.ipynb #42a9ec1e
 class FixedShapeEncoder:
     "Encodes batches of short texts at fixed shapes; on a GPU each shape is a recorded CUDA graph"
     def __init__(self,
@@ -126,7 +126,7 @@ class FixedShapeEncoder:
     ):
         self.model, self.prefix, self.device = encoder.backend.model, encoder.prefix, encoder.device
         self.encoder, self.tokens, self.max_batch, self.piece = encoder, tokens, max_batch, piece
-        self.graphs = {}
+        self.graphs, self.few = {}, 64                          # up to so many rows there are narrow graphs, too
         self.record, self.maskless = self.device.type == 'cuda', True
         tok = self.model.tokenizer
         self.pad = tok.pad_token_id or 0
@@ -147,7 +147,7 @@ class FixedShapeEncoder:
         tok = getattr(m, 'tokenizer', None)
         return hasattr(m, 'max_seq_length') and hasattr(tok, 'backend_tokenizer')
 
-# %% ../nbs/05a_graphs.ipynb #bf841a05
+# %% ../nbs/05a_graphs.ipynb #10dede0f
 @patch
 def _forward(self:FixedShapeEncoder, x, full=False):
     "Vectors of ids (B, T), -1 for padding, straight through the model; `full`: there is no padding"
@@ -160,10 +160,10 @@ def _forward(self:FixedShapeEncoder, x, full=False):
     return self.model(f | dict(attention_mask=(x >= 0).long()))['sentence_embedding'].float()
 
 @patch
-def _graph(self:FixedShapeEncoder, B):
-    "The recorded graph for B rows: (graph, ids, out)"
-    if B in self.graphs: return self.graphs[B]
-    x = torch.full((B, self.tokens), -1, dtype=torch.int32, device=self.device)
+def _graph(self:FixedShapeEncoder, B, T):
+    "The recorded graph for B rows of T tokens: (graph, ids, out)"
+    if (B, T) in self.graphs: return self.graphs[B, T]
+    x = torch.full((B, T), -1, dtype=torch.int32, device=self.device)
     x[:, :2] = self.pad
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -172,17 +172,19 @@ def _graph(self:FixedShapeEncoder, B):
     torch.cuda.current_stream().wait_stream(side)
     g = torch.cuda.CUDAGraph()
     with torch.cuda.graph(g): out = self._forward(x)
-    self.graphs[B] = g, x, out
-    return self.graphs[B]
+    self.graphs[B, T] = g, x, out
+    return self.graphs[B, T]
 
-# %% ../nbs/05a_graphs.ipynb #0ae72f9e
+# %% ../nbs/05a_graphs.ipynb #b1d997c2
 @patch
 def _replay(self:FixedShapeEncoder, rows):
     "Vectors by a recorded graph; None if there can be none"
-    N = len(rows)
+    N, T = len(rows), self.tokens
     B = 1 << (N-1).bit_length()
+    if N <= self.few and (rows[:, T//2:] < 0).all(): T //= 2     # a step of insertion: mostly half will do
+    rows = rows[:, :T]
     try:
-        g, x, out = self._graph(B)
+        g, x, out = self._graph(B, T)
         # rows past the end: the first
         x.copy_(torch.from_numpy(np.concatenate([rows, np.repeat(rows[:1], B-N, 0)])))
         g.replay()
