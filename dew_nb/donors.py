@@ -194,7 +194,7 @@ def coverage(
     return dict(one=one, several=several, none=float(c[~has].sum()),
                 pieces=float(c[has] @ report.pieces[has]/max(c[has].sum(), 1e-12)))
 
-# %% ../nbs/12_donors.ipynb #6d2e3e01
+# %% ../nbs/12_donors.ipynb #cd9657ed
 def donor_whitening(
     donor, # has `.tokenizer`, `.embeddings` and `.name`
     config:DEWConfig, # for `token_whitening` and `shrinkage`
@@ -219,6 +219,7 @@ def _donor_parts(host, donor, encoder, config, reference, dtype, device, progres
                 dead=report.pieces == 0, dim=encoder.dim, dtype=dtype, meta=meta, report=report,
                 device=device or getattr(host, 'device', None), progress=progress)
 
+# %% ../nbs/12_donors.ipynb #12adf6fd
 def donor_table(
     host, # from `load_host`
     donor, # from `load_host`; its model is not loaded
