@@ -648,7 +648,7 @@ def run_study(
     finally: here.leave()
     return load_results(out)
 
-# %% ../../nbs/25_runner.ipynb #bdada72f
+# %% ../../nbs/25_runner.ipynb #13162cf1
 @dataclass(eq=False)
 class Results:
     "Tidy frames: `units`, `texts`, `scores`, `quality`, `similarity`, `changes`"
@@ -665,7 +665,7 @@ class Results:
     def metas(self) -> list:
         "The provenance of every finished unit: spec, labels, versions, device, time"
         if self.packed: return list(_read_jsonl(self.path/_PACKED))
-        files = sorted((self.path/'units').glob('*-*/unit.json'))
+        files = sorted((self.path/'units').glob('[!.]*/unit.json')) # no unit that is being written
         return [json.loads(f.read_text(encoding='utf-8')) for f in files]
     @cached_property
     def names(self) -> dict:
