@@ -115,7 +115,7 @@ def marian_from_ct2(
     model.generation_config = GenerationConfig(pad_token_id=V, eos_token_id=eos, decoder_start_token_id=V)
     return model.eval().to(dtype)
 
-# %% ../../nbs/21b_marian.ipynb #5bbfd7f2
+# %% ../../nbs/21b_marian.ipynb #64ef6205
 class TorchTranslator:
     "A CTranslate2 folder, run by PyTorch"
     def __init__(self,
@@ -123,7 +123,7 @@ class TorchTranslator:
         device='cpu', # a torch device
         beam_size: int=1, # 1 is greedy
         prefix: str='', # for models of several targets, like ">>deu<<"
-        max_pieces: int=32_768, # in a batch, padding included
+        max_pieces: int|None=None, # in a batch with padding; None: 65,536 on a GPU, 32,768 else
         dtype: torch.dtype=torch.float32, # of the weights
     ):
         import sentencepiece
@@ -134,7 +134,8 @@ class TorchTranslator:
         self.words, self.ids = vocab, {v: i for i, v in enumerate(vocab)}
         self.model = marian_from_ct2(folder, dtype).to(device)
         self.beam_size, self.prefix = beam_size, [prefix] if prefix else []
-        self.max_pieces = max_pieces
+        gpu = torch.device(device).type == 'cuda'
+        self.max_pieces = max_pieces or (65_536 if gpu else 32_768)
     def pieces(self, sentence):
         unk = self.ids['<unk>']
         p = self.prefix + self.src.encode(sentence, out_type=str) + ['</s>']
@@ -143,6 +144,8 @@ class TorchTranslator:
         stop = self.ids['</s>']
         ids = ids[:ids.index(stop)] if stop in ids else ids
         return self.tgt.decode([self.words[i] for i in ids if i < len(self.words)])
+    @staticmethod
+    def limit(n): return min(256, 3*n + 10) # pieces of a translation, for n of the source
     @torch.no_grad()
     def __call__(self, sentences):
         "Translations, in order"
@@ -155,6 +158,6 @@ class TorchTranslator:
             width = len(rows[idx[-1]])
             x = torch.tensor([rows[i] + [pad]*(width - len(rows[i])) for i in idx], device=self.model.device)
             y = self.model.generate(input_ids=x, attention_mask=(x != pad).long(), do_sample=False,
-                                    num_beams=self.beam_size, max_new_tokens=256)
-            for i, t in zip(idx, y[:, 1:].tolist()): out[i] = self.text(t)
+                                    num_beams=self.beam_size, max_new_tokens=self.limit(width))
+            for i, t in zip(idx, y[:, 1:].tolist()): out[i] = self.text(t[:self.limit(len(rows[i]))])
         return out
