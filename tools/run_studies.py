@@ -15,7 +15,8 @@ that of the scan, which take minutes, begin again. Packing comes after that and 
 
 WORK: evaluation and preset (units of dew_eval), donors (parts), data (files of finished studies), state, log.
 OUT, as nbs/studies/data: evaluation and preset packed, and the files of studies that are finished. With --raw also
-OUT/raw: all that is needed to go on, in parts of 15 MB. Translation needs its models in the folder DEW_MODELS.
+OUT/raw: all that is needed to go on, in parts of 15 MB. Translation (main, donors, ablation, encoders) needs its models
+in the folder that DEW_MODELS names, and sentencepiece; one sentence is translated before those studies begin.
 
 Exit status: 0 all done, 1 something failed, 3 something is left to do.
 """
@@ -64,6 +65,12 @@ for name in sys.argv[1:]:
 if 'minilm' in sys.argv: DEW.build(load_host(), load_encoder(), SecretKey(bytes(16)))
 print(f'{time.time()-t:.0f} s: done')
 '''
+TRANSLATE = '''
+from dew_nb.evaluation.attacks import RoundTrip, Translate
+there, back = (Translate(f'opus-mt-{x}-int8') for x in ('en-fr', 'fr-en'))
+text = 'The film is a quiet success.'
+print(text, '->', there(text), '->', RoundTrip(there, back)(text))
+'''
 EVAL = ['{python}', '-c', 'import sys; from dew_nb.evaluation.runner import run_study; run_study(sys.argv[2:], sys.argv[1])']
 PACK = 'import sys; from dew_nb.evaluation.runner import load_results; print(load_results(sys.argv[1]).pack(sys.argv[2]))'
 
@@ -84,19 +91,20 @@ def shrink(toml):
 def study_jobs(a):
     "The jobs of the chosen studies, most urgent first"
     tiny, only = a.scale == 'tiny', a.only or STUDIES
+    more, french = 'prepare-more', 'prepare-translation'
     size = lambda s: SIZES[s].split() if tiny else []
     def toml(name):
         path = ROOT/'nbs/studies'/f'{name}.toml'
         if not tiny: return '{root}/nbs/studies/%s.toml' % name
         write(a.work/'studies'/path.name, shrink(path.read_text(encoding='utf-8')).encode())
         return f'studies/{path.name}'
-    def table(name, *files, out='evaluation', copies=a.workers, more=False):
+    def table(name, *files, out='evaluation', copies=a.workers, needs=()):
         fs = [toml(f) for f in files]
-        return Job(name, [*EVAL, out, *fs], ['prepare', 'prepare-more'][:1 + more], copies, fs)
+        return Job(name, [*EVAL, out, *fs], ['prepare', *needs], copies, fs)
     def donor(name, stages, *args, needs=()):
         return Job(name, tool('donors', *stages.split(), '--work', 'donors', *args, *size('donors')), list(needs))
     def main():                                     # leaves room for the donors, whose jobs wait for each other
-        yield table('main', 'main', 'main_rewriting', copies=a.workers if len(only) == 1 else max(1, a.workers*2//3))
+        yield table('main', 'main', 'main_rewriting', needs=[french], copies=a.workers if len(only) == 1 else max(1, a.workers*2//3))
     def null(): yield Job('null', tool('null', '--out', 'data', *size('null')), ['prepare'], gives=['data/null*'])
     def domains():
         src = [x for k,v in (('--handbook', a.handbook), ('--pieces', a.pieces)) if v for x in (k, str(v.resolve()))]
@@ -105,21 +113,22 @@ def study_jobs(a):
     def donors():
         part = {(h, e): f'donors-{h}-{e}' for h in HOSTS for e in ('none', *ENCODERS)}
         for (h,e),n in sorted(part.items(), key=lambda x: x[0][1] != 'none'):
-            yield donor(n, 'texts attacks', '--write', h, '--encoders', e, needs=['prepare', 'prepare-more'])
+            yield donor(n, 'texts attacks', '--write', h, '--encoders', e, needs=['prepare', more, french])
         marked = [k for k in part if k[1] != 'none']
-        for h,e in marked: yield donor(f'donors-scores-{h}-{e}', 'scores', '--write', h, '--encoders', e, needs=[part[h, 'none'], part[h, e]])
+        for h,e in marked:
+            yield donor(f'donors-scores-{h}-{e}', 'scores', '--write', h, '--encoders', e, needs=[part[h, 'none'], part[h, e]])
         last = donor('donors-merge', 'merge', '--out', 'data', needs=[f'donors-scores-{h}-{e}' for h,e in marked])
         last.gives = ['data/donors*']
         yield last
     def scan(): yield Job('scan', tool('scan', '--out', 'data', *size('scan')), ['prepare'], gives=['data/scan*'])
-    def preset(): yield table('preset', 'preset', out='preset', more=True)
-    def ablation(): yield table('ablation', 'ablation')
-    def encoders(): yield table('encoders', 'encoders', more=True)
-    def curves(): yield table('curves', 'curves', more=True)
+    def preset(): yield table('preset', 'preset', out='preset', needs=[more])
+    def ablation(): yield table('ablation', 'ablation', needs=[french])
+    def encoders(): yield table('encoders', 'encoders', needs=[more, french])
+    def curves(): yield table('curves', 'curves', needs=[more])
     by = locals()
     make = [j for s in STUDIES if s in only for j in by[s]()]
     first = [Job('prepare', ['{python}', '-c', PREPARE, 'smollm2-135m', 'minilm', 'movie-reviews', 'wordnet-3.0']),
-             Job('prepare-more', ['{python}', '-c', PREPARE, 'gemma3-270m', 'use-multilingual'])]
+             Job(french, ['{python}', '-c', TRANSLATE]), Job(more, ['{python}', '-c', PREPARE, 'gemma3-270m', 'use-multilingual'])]
     return [j for j in first if any(j.name in k.needs for k in make)] + make
 
 def read_jobs(path, only):
@@ -131,7 +140,8 @@ def check_jobs(jobs):
     names = [j.name for j in jobs]
     for j in jobs:
         if names.count(j.name) > 1: raise SystemExit(f'two jobs are called {j.name!r}')
-        if miss := [n for n in j.needs if n not in names]: raise SystemExit(f'job {j.name!r} needs {miss[0]!r}, which is not among the jobs')
+        if miss := [n for n in j.needs if n not in names]:
+            raise SystemExit(f'job {j.name!r} needs {miss[0]!r}, which is not among the jobs')
 
 # ---------------------------------------------------------------- what is done, and what runs
 def write(path, data):
@@ -308,7 +318,8 @@ def save_raw(work, out, size=PART):
     for p in out.glob('studies.tar.gz.*'): p.unlink()
     names = sorted(p.relative_to(work).as_posix() for p in work.rglob('*') if p.is_file())
     names, parts = [n for n in names if not LEAVE.search(n)], Parts(out/'studies.tar.gz', size)
-    with io.BufferedWriter(parts, 1 << 20) as f, gzip.GzipFile('', 'wb', 5, f, mtime=0) as z, tarfile.open(fileobj=z, mode='w|') as tar:
+    with (io.BufferedWriter(parts, 1 << 20) as f, gzip.GzipFile('', 'wb', 5, f, mtime=0) as z,
+          tarfile.open(fileobj=z, mode='w|') as tar):
         for n in names: tar.add(work/n, n, recursive=False)
     return len(names), parts.n
 
@@ -348,7 +359,8 @@ def arguments(argv=None):
     a = ap.parse_args(argv)
     if a.workers < 1: ap.error('--workers: at least 1')
     if a.raw and not a.pack: ap.error('--raw needs --pack')
-    if not a.jobs and (bad := [s for s in a.only or () if s not in STUDIES]): ap.error(f'--only: unknown {bad[0]!r}; known: {" ".join(STUDIES)}')
+    if not a.jobs and (bad := [s for s in a.only or () if s not in STUDIES]):
+        ap.error(f'--only: unknown {bad[0]!r}; known: {" ".join(STUDIES)}')
     a.work = a.work.expanduser().resolve()
     return a
 
@@ -366,13 +378,15 @@ def main(argv=None):
     with alone(a.work):
         if a.source: print('restored {} files, {} were there'.format(*restore(a.source, a.work)), flush=True)
         scale = a.work/'state'/'scale'
-        if scale.is_file() and scale.read_text() != a.scale: raise SystemExit(f'{a.work.name!r} holds studies of scale {scale.read_text()}: give another --work')
+        if scale.is_file() and scale.read_text() != a.scale:
+            raise SystemExit(f'{a.work.name!r} holds studies of scale {scale.read_text()}: give another --work')
         if not a.jobs: write(scale, a.scale.encode())
         jobs = read_jobs(a.jobs, a.only) if a.jobs else study_jobs(a)
         check_jobs(jobs)
         r = Runner(jobs, a.work, a.workers, a.minutes, a.every)
         if a.dry_run:
-            for j in jobs: print('done' if j.name in r.done else 'todo', j.name, f'x{j.copies}', 'after', ' '.join(j.needs) or 'nothing')
+            for j in jobs:
+                print('done' if j.name in r.done else 'todo', j.name, f'x{j.copies}', 'after', *(j.needs or ['nothing']))
             return 0
         status = r.run()
         if a.pack and pack(r, a.pack): status = 1

@@ -10,9 +10,10 @@ from pathlib import Path
 # %% auto #0
 __all__ = ['read_ct2', 'marian_from_ct2', 'TorchTranslator']
 
-# %% ../../nbs/21b_marian.ipynb #b85b9d3c
+# %% ../../nbs/21b_marian.ipynb #65fd97bd
 import numpy as np
 import torch
+from fastcore.basics import patch
 
 # %% ../../nbs/21b_marian.ipynb #25e748ed
 _TYPES = {0: np.float32, 1: np.int8, 2: np.int16, 3: np.int32, 4: np.float16}
@@ -115,7 +116,7 @@ def marian_from_ct2(
     model.generation_config = GenerationConfig(pad_token_id=V, eos_token_id=eos, decoder_start_token_id=V)
     return model.eval().to(dtype)
 
-# %% ../../nbs/21b_marian.ipynb #64ef6205
+# %% ../../nbs/21b_marian.ipynb #fbfa2272
 class TorchTranslator:
     "A CTranslate2 folder, run by PyTorch"
     def __init__(self,
@@ -146,18 +147,32 @@ class TorchTranslator:
         return self.tgt.decode([self.words[i] for i in ids if i < len(self.words)])
     @staticmethod
     def limit(n): return min(256, 3*n + 10) # pieces of a translation, for n of the source
-    @torch.no_grad()
-    def __call__(self, sentences):
-        "Translations, in order"
-        rows, out = [self.pieces(s) for s in sentences], [None]*len(sentences)
-        order, pad = sorted(range(len(rows)), key=lambda i: len(rows[i])), self.model.config.pad_token_id
-        while order:
-            n = 1
-            while n < len(order) and (n+1)*len(rows[order[n]]) <= self.max_pieces: n += 1
-            idx, order = order[:n], order[n:]
-            width = len(rows[idx[-1]])
-            x = torch.tensor([rows[i] + [pad]*(width - len(rows[i])) for i in idx], device=self.model.device)
-            y = self.model.generate(input_ids=x, attention_mask=(x != pad).long(), do_sample=False,
-                                    num_beams=self.beam_size, max_new_tokens=self.limit(width))
-            for i, t in zip(idx, y[:, 1:].tolist()): out[i] = self.text(t[:self.limit(len(rows[i]))])
-        return out
+
+# %% ../../nbs/21b_marian.ipynb #1c30b64c
+@patch
+@torch.no_grad()
+def __call__(self:TorchTranslator, sentences):
+    "Translations, in order"
+    rows, out = [self.pieces(s) for s in sentences], [None]*len(sentences)
+    order, size = sorted(range(len(rows)), key=lambda i: len(rows[i])), self.max_pieces
+    while order:
+        n = 1
+        while n < len(order) and (n+1)*len(rows[order[n]]) <= size: n += 1
+        try: new = self._batch([rows[i] for i in order[:n]])
+        except torch.cuda.OutOfMemoryError:
+            if n == 1: raise
+            size = n*len(rows[order[n-1]])//2
+            torch.cuda.empty_cache()
+            continue
+        for i, t in zip(order[:n], new): out[i] = self.text(t[:self.limit(len(rows[i]))])
+        order = order[n:]
+    return out
+
+@patch
+def _batch(self:TorchTranslator, rows):
+    "Token ids of the translations of one batch, the longest row last"
+    pad, width = self.model.config.pad_token_id, len(rows[-1])
+    x = torch.tensor([r + [pad]*(width - len(r)) for r in rows], device=self.model.device)
+    y = self.model.generate(input_ids=x, attention_mask=(x != pad).long(), do_sample=False,
+                            num_beams=self.beam_size, max_new_tokens=self.limit(width))
+    return y[:, 1:].tolist()
