@@ -104,7 +104,8 @@ def study_jobs(a):
     def donor(name, stages, *args, needs=()):
         return Job(name, tool('donors', *stages.split(), '--work', 'donors', *args, *size('donors')), list(needs))
     def main():                                     # leaves room for the donors, whose jobs wait for each other
-        yield table('main', 'main', 'main_rewriting', needs=[french], copies=a.workers if len(only) == 1 else max(1, a.workers*2//3))
+        n = a.workers if len(only) == 1 else max(1, a.workers*2//3)
+        yield table('main', 'main', 'main_rewriting', needs=[french], copies=n)
     def null(): yield Job('null', tool('null', '--out', 'data', *size('null')), ['prepare'], gives=['data/null*'])
     def domains():
         src = [x for k,v in (('--handbook', a.handbook), ('--pieces', a.pieces)) if v for x in (k, str(v.resolve()))]
@@ -128,7 +129,8 @@ def study_jobs(a):
     by = locals()
     make = [j for s in STUDIES if s in only for j in by[s]()]
     first = [Job('prepare', ['{python}', '-c', PREPARE, 'smollm2-135m', 'minilm', 'movie-reviews', 'wordnet-3.0']),
-             Job(french, ['{python}', '-c', TRANSLATE]), Job(more, ['{python}', '-c', PREPARE, 'gemma3-270m', 'use-multilingual'])]
+             Job(french, ['{python}', '-c', TRANSLATE]),
+             Job(more, ['{python}', '-c', PREPARE, 'gemma3-270m', 'use-multilingual'])]
     return [j for j in first if any(j.name in k.needs for k in make)] + make
 
 def read_jobs(path, only):
@@ -169,7 +171,8 @@ def gpu():
     "Memory, load and power of the GPU, where nvidia-smi is"
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         q = 'memory.used,memory.total,utilization.gpu,power.draw'
-        r = subprocess.run(['nvidia-smi', f'--query-gpu={q}', '--format=csv,noheader'], capture_output=True, text=True, timeout=10)
+        r = subprocess.run(['nvidia-smi', f'--query-gpu={q}', '--format=csv,noheader'], capture_output=True, text=True,
+                           timeout=10)
         if r.returncode == 0: return '; GPU ' + r.stdout.strip().splitlines()[0]
     return ''
 
@@ -180,6 +183,7 @@ class Runner:
         self.t0 = time.time()
         self.until, self.stop = self.t0 + 60*minutes, None
         self.running, self.failed, self.lost = {}, set(), collections.Counter()
+        self.digests = {j.name: j.digest(work) for j in jobs}   # of what they were when this began
         self.done = {j.name for j in jobs if self.is_done(j)}
         self.env = os.environ | ENV | {'PYTHONPATH': os.pathsep.join(filter(None, [str(ROOT), os.environ.get('PYTHONPATH')]))}
         self.env.setdefault('PYTORCH_CUDA_ALLOC_CONF', 'expandable_segments:True')
@@ -189,14 +193,16 @@ class Runner:
     def say(self, *x): print(f'{time.time()-self.t0:.0f} s:', *x, flush=True)
     def mark(self, j): return self.work/'state'/f'{j.name}.done'
     def is_done(self, j):
-        with contextlib.suppress(OSError): return self.mark(j).read_text().strip() == j.digest(self.work)
+        with contextlib.suppress(OSError): return self.mark(j).read_text().strip() == self.digests[j.name]
         return False
     def ready(self, j): return j.name not in self.done | self.failed and all(n in self.done for n in j.needs)
     def count(self, name): return sum(j.name == name for j,*_ in self.running.values())
+    def finished(self, j): self.done.add(j.name); write(self.mark(j), self.digests[j.name].encode())
     def fill(self):
         "Start what may be started"
         for j in self.jobs:
-            while len(self.running) < self.workers and self.ready(j) and self.count(j.name) < j.copies - self.lost[j.name]: self.start(j)
+            while len(self.running) < self.workers and self.ready(j) and \
+                  self.count(j.name) < j.copies - self.lost[j.name]: self.start(j)
     def start(self, j):
         used = {i for k,i,*_ in self.running.values() if k is j}
         i = next(i for i in range(j.copies) if i not in used)
@@ -213,8 +219,7 @@ class Runner:
             j, i, t, log = self.running.pop(p)
             if p.returncode == 0:
                 if j.name not in self.done: self.say('done', j.name, f'({time.time()-t:.0f} s)')
-                self.done.add(j.name); self.failed.discard(j.name)
-                write(self.mark(j), j.digest(self.work).encode())
+                self.finished(j)
             elif j.name not in self.done:
                 self.lost[j.name] += 1                  # one copy less; the others go on
                 if not self.count(j.name): self.failed.add(j.name)
@@ -229,7 +234,7 @@ class Runner:
             end = time.time() + wait
             while time.time() < end and any(p.poll() is None for p in self.running): time.sleep(.05)
         for p,(j,*_) in list(self.running.items()):
-            if p.poll() == 0: self.done.add(j.name); write(self.mark(j), j.digest(self.work).encode())
+            if p.poll() == 0: self.finished(j)
         self.running.clear()
     def status(self):
         units = collections.Counter(p.name.split('-')[0] for p in self.work.glob('*/units/[!.]*'))
@@ -273,7 +278,8 @@ def pack(runner, out):
     bad = 0
     for card in sorted(runner.work.glob('*/study.json')):
         name = card.parent.name
-        r = subprocess.run([sys.executable, '-c', PACK, card.parent, out.resolve()/name], env=runner.env, capture_output=True, text=True)
+        r = subprocess.run([sys.executable, '-c', PACK, card.parent, out.resolve()/name], env=runner.env,
+                           capture_output=True, text=True)
         bad |= r.returncode != 0
         runner.say(f'packed {name}:', (r.stdout if r.returncode == 0 else 'FAILED ' + r.stderr).strip().split('\n')[-1])
     for j in runner.jobs:
@@ -352,7 +358,8 @@ def arguments(argv=None):
     ap.add_argument('--handbook', type=Path); ap.add_argument('--pieces', type=Path, help='for the study of domains')
     ap.add_argument('--pack', type=Path, metavar='OUT', help='at the end, put the results here')
     ap.add_argument('--raw', action='store_true', help='with --pack: also all that is needed to go on elsewhere')
-    ap.add_argument('--from', type=Path, nargs='+', dest='source', metavar='TAR', help='first restore such parts, or the folder of them')
+    ap.add_argument('--from', type=Path, nargs='+', dest='source', metavar='TAR',
+                    help='first restore such parts, or the folder of them')
     ap.add_argument('--jobs', type=Path, help='jobs of your own in place of the studies, as JSON')
     ap.add_argument('--every', type=float, default=60., help='seconds between two status lines')
     ap.add_argument('--dry-run', action='store_true', help='print the jobs, and which are done')
