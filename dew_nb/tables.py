@@ -23,11 +23,11 @@ from .keys import SecretKey, keyed_permutation
 from .projection import projections, projection_dim
 from .whitening import Whitening, usable_rows, _np
 
-# %% ../nbs/06_tables.ipynb #6f17c390
+# %% ../nbs/06_tables.ipynb #27684fa2
 @dataclass(frozen=True, eq=False)
 class TokenTable:
     "Projected token vectors of one host under one key. Keyed material: guard it like the key"
-    rows: torch.Tensor # (V, w): p_T R_Cᵀ if folded (w = d_C), else p_T (w = n); rows of zeros carry no mark
+    rows: torch.Tensor # (V, w): p_T R_Cᵀ if folded (w = d_C), else p_T (w = n); 0: no mark
     ctx: torch.Tensor # (d_C, d_C) R_C R_Cᵀ if folded, else (d_C, n) R_C
     n: int # projection dimensionality
     folded: bool = True # whether `rows` has the context's width
@@ -42,19 +42,22 @@ class TokenTable:
     def __repr__(self):
         m = self.meta
         donor = f', donor={m["donor"]!r}' if 'donor' in m else ''
-        return (f'TokenTable({m.get("host","?")!r}{donor}, tokens={len(self):,}, n={self.n}, width={self.width}, '
-                f'{"folded" if self.folded else "not folded"}, {str(self.rows.dtype)[6:]}, key={m.get("key","?")!r})')
+        how = f'{"folded" if self.folded else "not folded"}, {str(self.rows.dtype)[6:]}'
+        return (f'TokenTable({m.get("host","?")!r}{donor}, tokens={len(self):,}, n={self.n}, '
+                f'width={self.width}, {how}, key={m.get("key","?")!r})')
 
-# %% ../nbs/06_tables.ipynb #d71580b3
+# %% ../nbs/06_tables.ipynb #51070786
 @patch
 def project(self:TokenTable,
     e_C:torch.Tensor # (B, d_C) unit context vectors; rows of zeros stay zero
 ) -> torch.Tensor:
     "(B, w) context vectors ready to be multiplied with rows"
     e = e_C.to(self.ctx.device, torch.float32)
-    if e.shape[-1] != self.d_C:
-        raise ValueError(f'The table was built for contexts of width {self.d_C}, the encoder gives {e.shape[-1]}')
-    if self.folded: return e/((e @ self.ctx)*e).sum(-1, keepdim=True).clamp_min(1e-12).sqrt()
+    if e.shape[-1] != self.d_C: raise ValueError(
+        f'The table was built for contexts of width {self.d_C}, '
+        f'the encoder gives {e.shape[-1]}. Use the encoder it was built with.')
+    if self.folded:
+        return e/((e @ self.ctx)*e).sum(-1, keepdim=True).clamp_min(1e-12).sqrt()
     p = e @ self.ctx
     return p/p.norm(dim=-1, keepdim=True).clamp_min(1e-12)
 
@@ -69,7 +72,7 @@ def align(self:TokenTable,
     r = self.rows[ids.clamp(0, len(self.rows)-1)].float()      # (B, m, w)
     return torch.einsum('bmw,bw->bm', r, q)*ok
 
-# %% ../nbs/06_tables.ipynb #68b9f1d4
+# %% ../nbs/06_tables.ipynb #e089986b
 def _unit(x): return x/x.norm(dim=-1, keepdim=True).clamp_min(1e-12)
 
 def unit_vectors(
@@ -78,7 +81,8 @@ def unit_vectors(
     device=None # where to put the result
 ) -> torch.Tensor:
     "Whitened token vectors of unit length, ê_T"
-    return _unit(torch.from_numpy(whitening.transform(x) if whitening else np.nan_to_num(_np(x))).to(device))
+    w = whitening.transform(x) if whitening else np.nan_to_num(_np(x))
+    return _unit(torch.from_numpy(w).to(device))
 
 def project_rows(
     e_T:torch.Tensor, # (N, d_T) unit vectors
@@ -90,7 +94,23 @@ def project_rows(
     p = _unit(e_T @ R_T)
     return p @ R_C.T if fold else p
 
-# %% ../nbs/06_tables.ipynb #d7db8a8c
+# %% ../nbs/06_tables.ipynb #042f976d
+def _dead_rows(embeddings, exclude):
+    "(V,) bool, rows that carry no mark"
+    dead = ~usable_rows(embeddings)
+    if exclude is not None: dead |= np.asarray(exclude, bool)
+    if dead.all(): raise ValueError(
+        'No row of the embedding table can be used: all are zero, not finite or excluded')
+    return dead
+
+def _permute(rows, dead, key):
+    "Shuffle the rows that carry a mark, by the key, in place"
+    live = np.flatnonzero(~dead)
+    other = live[keyed_permutation(key, 'context_only', len(live))]
+    to, of = (torch.from_numpy(i).to(rows.device) for i in (live, other))
+    rows[to] = rows[of]
+
+# %% ../nbs/06_tables.ipynb #565a70b3
 def build_table(
     embeddings, # (V, d_T) token vectors, numpy or torch
     key:SecretKey, # the secret
@@ -108,27 +128,21 @@ def build_table(
     progress:bool|None=None # a progress bar; None: for large vocabularies
 ) -> TokenTable:
     "Whiten, normalise, project, normalise and fold a table of token vectors"
-    V, d_T = embeddings.shape
+    (V, d_T), dead = embeddings.shape, _dead_rows(embeddings, exclude)
     n = projection_dim(d_T, d_C, n, projection)
     R_T, R_C = (torch.from_numpy(r).to(device) for r in projections(key, d_T, d_C, n, projection))
-    dead = ~usable_rows(embeddings)
-    if exclude is not None: dead |= np.asarray(exclude, bool)
-    if dead.all(): raise ValueError('No row of the embedding table can be used: all are zero, not finite or excluded')
     rows = torch.zeros(V, d_C if fold else n, dtype=dtype, device=device)
-    bar = tqdm(range(0, V, chunk), desc='token table', disable=not (V > 100_000 if progress is None else progress))
-    for i in bar:
+    bar = V > 100_000 if progress is None else progress
+    for i in tqdm(range(0, V, chunk), desc='token table', disable=not bar):
         e = unit_vectors(embeddings[i:i+chunk], whitening, R_T.device)
         rows[i:i+chunk] = project_rows(e, R_T, R_C, fold).to(dtype)
     rows[torch.from_numpy(dead).to(rows.device)] = 0
-    if permute:
-        live = np.flatnonzero(~dead)
-        rows[torch.from_numpy(live).to(rows.device)] = rows[torch.from_numpy(
-            live[keyed_permutation(key, 'context_only', len(live))]).to(rows.device)]
-    meta = dict(meta or {}, key=key.fingerprint, d_T=d_T, d_C=d_C, projection=projection, permuted=permute,
-                dead=int(dead.sum()))
+    if permute: _permute(rows, dead, key)
+    meta = dict(meta or {}, key=key.fingerprint, d_T=d_T, d_C=d_C, projection=projection,
+                permuted=permute, dead=int(dead.sum()))
     return TokenTable(rows, R_C @ R_C.T if fold else R_C, n, fold, meta)
 
-# %% ../nbs/06_tables.ipynb #5ff27bd4
+# %% ../nbs/06_tables.ipynb #f1fdeed3
 FORMAT = 1
 
 def _content_digest(tensors:dict, meta:dict) -> str:
@@ -136,7 +150,8 @@ def _content_digest(tensors:dict, meta:dict) -> str:
     h = hashlib.sha256(json.dumps(meta, sort_keys=True).encode())
     for k in sorted(tensors):
         t = tensors[k].contiguous()
-        h.update(f'{k}:{tuple(t.shape)}:{t.dtype}'.encode()); h.update(t.view(-1).view(torch.uint8).numpy().tobytes() if t.numel() else b'')
+        h.update(f'{k}:{tuple(t.shape)}:{t.dtype}'.encode())
+        if t.numel(): h.update(t.view(-1).view(torch.uint8).numpy().tobytes())
     return h.hexdigest()
 
 def save_artefact(
@@ -149,7 +164,8 @@ def save_artefact(
     path = Path(path)
     tensors = {k: v.detach().cpu().contiguous() for k,v in tensors.items()}
     meta = json.loads(json.dumps(meta))
-    head = dict(dew_kind=kind, dew_format=str(FORMAT), meta=json.dumps(meta), digest=_content_digest(tensors, meta))
+    head = dict(dew_kind=kind, dew_format=str(FORMAT), meta=json.dumps(meta),
+                digest=_content_digest(tensors, meta))
     path.parent.mkdir(parents=True, exist_ok=True)
     fd, tmp = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.'); os.close(fd)
     try:
@@ -159,7 +175,7 @@ def save_artefact(
         if os.path.exists(tmp): os.unlink(tmp)
     return path
 
-# %% ../nbs/06_tables.ipynb #646fc3e2
+# %% ../nbs/06_tables.ipynb #a189ef9c
 def load_artefact(
     path:str|Path, # what `save_artefact` wrote
     kind:str, # what it must be
@@ -172,25 +188,42 @@ def load_artefact(
         with safe_open(path, 'pt') as f:
             head = f.metadata() or {}
             tensors = {k: f.get_tensor(k) for k in f.keys()}
-    except (SafetensorError, struct.error, ValueError) as e:
-        raise ValueError(f'{path} is truncated or not a dew_nb file: {e}. Copy or build it again.') from None
-    if 'dew_kind' not in head: raise ValueError(f'{path} is a safetensors file, but not one of dew_nb')
-    if head['dew_kind'] != kind: raise ValueError(f'{path} holds a {head["dew_kind"]}, a {kind} was expected')
+    except (SafetensorError, struct.error, ValueError) as e: raise ValueError(
+        f'{path} is truncated or not a dew_nb file: {e}. Copy or build it again.') from None
+    if 'dew_kind' not in head:
+        raise ValueError(f'{path} is a safetensors file, but not one of dew_nb')
+    if head['dew_kind'] != kind:
+        raise ValueError(f'{path} holds a {head["dew_kind"]}, a {kind} was expected')
     if head['dew_format'] != str(FORMAT): raise ValueError(
         f'{path} has format version {head["dew_format"]}; this dew_nb reads version {FORMAT}. '
         'Use the release of dew_nb that wrote it, or build it again.')
     meta = json.loads(head['meta'])
     if _content_digest(tensors, meta) != head.get('digest'): raise ValueError(
-        f'{path} was altered after it was written: its contents do not match its digest. Build it again.')
+        f'{path} was altered after it was written: its contents do not match its digest. '
+        'Build it again.')
     return {k: v.to(device) for k,v in tensors.items()}, meta
 
-# %% ../nbs/06_tables.ipynb #556329c1
+# %% ../nbs/06_tables.ipynb #710f77b9
+@patch
+def check_tokenizer(self:TokenTable,
+    digest:str, # of the tokenizer at hand
+    name:str='the tokenizer given' # what to call it
+):
+    "Refuse a tokenizer that the table was not built for"
+    want = self.meta.get('tokenizer_digest')
+    if want and want != digest: raise ValueError(
+        f'The table was built for the tokenizer of {self.meta.get("host","another host")} '
+        f'(digest {want[:12]}…), but {name} has digest {digest[:12]}…. '
+        'Build a table for this tokenizer.')
+
+# %% ../nbs/06_tables.ipynb #8cdf46bb
 @patch
 def save(self:TokenTable,
     path:str|Path # where to
 ) -> Path:
-    "Write the table as safetensors. The file is keyed material: whoever has it can find and forge the mark"
-    return save_artefact(path, 'table', dict(rows=self.rows, ctx=self.ctx), dict(self.meta, n=self.n, folded=self.folded))
+    "Write the table as safetensors. Keyed material: who has the file can find and forge the mark"
+    return save_artefact(path, 'table', dict(rows=self.rows, ctx=self.ctx),
+                         dict(self.meta, n=self.n, folded=self.folded))
 
 @patch(cls_method=True)
 def load(cls:TokenTable,
@@ -204,14 +237,3 @@ def load(cls:TokenTable,
     tab = cls(t['rows'], t['ctx'], n, folded, meta)
     if tokenizer_digest: tab.check_tokenizer(tokenizer_digest)
     return tab
-
-@patch
-def check_tokenizer(self:TokenTable,
-    digest:str, # of the tokenizer at hand
-    name:str='the tokenizer given' # what to call it
-):
-    "Refuse a tokenizer that the table was not built for"
-    want = self.meta.get('tokenizer_digest')
-    if want and want != digest: raise ValueError(
-        f'The table was built for the tokenizer of {self.meta.get("host","another host")} (digest {want[:12]}…), '
-        f'but {name} has digest {digest[:12]}…. Build a table for this tokenizer.')
