@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['KINDS', 'token_texts', 'donor_tokenizer', 'DonorReport', 'donor_map', 'donor_embeddings', 'explain_tokens',
-           'coverage', 'donor_whitening', 'donor_table', 'check_donor', 'token_space', 'neighbours', 'word_vectors',
-           'translation_similarity', 'donor_scheme', 'agnostic_scheme', 'donor_detector']
+           'coverage', 'donor_whitening', 'donor_tokens', 'donor_table', 'check_donor', 'token_space', 'neighbours',
+           'word_vectors', 'translation_similarity', 'donor_scheme', 'agnostic_scheme', 'donor_detector']
 
-# %% ../nbs/12_donors.ipynb #51d7d3f2
+# %% ../nbs/12_donors.ipynb #00ca3c83
 import json, re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from scipy import sparse
@@ -20,7 +20,8 @@ from .detection import Detector
 import dew_nb.insertion                                       # adds DEW.generate
 from .hosts import wrap_encoder
 from .keys import SecretKey
-from .scheme import DEW, DEWConfig, Reference, _prepare, reference_texts
+from .scheme import (DEW, DEWConfig, TokenSpace, _key_table, _prepare, _table_parts,
+                           reference_texts)
 from .tables import TokenTable, build_table
 from .whitening import Whitening, token_counts, unit_rows, usable_rows
 
@@ -194,7 +195,7 @@ def coverage(
     return dict(one=one, several=several, none=float(c[~has].sum()),
                 pieces=float(c[has] @ report.pieces[has]/max(c[has].sum(), 1e-12)))
 
-# %% ../nbs/12_donors.ipynb #cd9657ed
+# %% ../nbs/12_donors.ipynb #a5868c4e
 def donor_whitening(
     donor, # has `.tokenizer`, `.embeddings` and `.name`
     config:DEWConfig, # for `token_whitening` and `shrinkage`
@@ -208,18 +209,19 @@ def _donor_meta(donor):
     return dict(donor=donor.name, donor_digest=donor.digest,
                 donor_tokenizer_digest=donor.tokenizer_digest)
 
-def _donor_parts(host, donor, encoder, config, reference, dtype, device, progress):
-    "What `DEW.rekey` needs, with the donor's vectors in the place of the host's"
+def donor_tokens(
+    host, # from `load_host`
+    donor, # from `load_host`; its model is not loaded
+    config:DEWConfig|None=None, # for the whitening; None: the defaults
+    reference:list|None=None # texts for the donor's token frequencies; None: the packaged sample
+) -> TokenSpace:
+    "The donor's vectors for the host's tokens, for `DEW.build`"
     X, report = donor_embeddings(host.tokenizer, donor, range(len(host.embeddings)))
-    meta = dict(host=host.name, host_digest=host.digest, tokenizer_digest=host.tokenizer_digest,
-                encoder=encoder.name, encoder_digest=encoder.digest,
-                config=asdict(config), config_digest=config.digest,
-                donor_tokens=report.counts(), **_donor_meta(donor))
-    return dict(embeddings=torch.from_numpy(X), whitening=donor_whitening(donor, config, reference),
-                dead=report.pieces == 0, dim=encoder.dim, dtype=dtype, meta=meta, report=report,
-                device=device or getattr(host, 'device', None), progress=progress)
+    w = donor_whitening(donor, config or DEWConfig(), reference)
+    meta = dict(donor_tokens=report.counts(), **_donor_meta(donor))
+    return TokenSpace(torch.from_numpy(X), w, report.pieces == 0, meta, report)
 
-# %% ../nbs/12_donors.ipynb #12adf6fd
+# %% ../nbs/12_donors.ipynb #cd52b9f9
 def donor_table(
     host, # from `load_host`
     donor, # from `load_host`; its model is not loaded
@@ -233,10 +235,10 @@ def donor_table(
 ) -> TokenTable:
     "The host's tokens with the donor's vectors, under the key"
     config, encoder = config or DEWConfig(), wrap_encoder(encoder)
-    parts = _donor_parts(host, donor, encoder, config, reference, dtype, device, progress)
-    none = Reference(np.zeros(0), np.empty((0, config.k), np.int64), np.empty(0, np.int64))
-    parts |= dict(ref=none, contexts=None)
-    return DEW(config, None, None, host, None, parts).rekey(key).table
+    tokens = donor_tokens(host, donor, config, reference)
+    return _key_table(key, config, _table_parts(
+        host, encoder, config, tokens, dtype=dtype, progress=progress,
+        device=device or getattr(host, 'device', None)))
 
 # %% ../nbs/12_donors.ipynb #d77fcca7
 def check_donor(
@@ -305,7 +307,7 @@ def translation_similarity(
     return dict(own=own, others=float((C.sum() - own.sum())/(N*N-N)),
                 first=float((C.argmax(1) == np.arange(N)).mean()))
 
-# %% ../nbs/12_donors.ipynb #19255fe2
+# %% ../nbs/12_donors.ipynb #7f4bc9bc
 def donor_scheme(
     host, # from `load_host`
     donor, # from `load_host`; its model is not loaded
@@ -313,19 +315,12 @@ def donor_scheme(
     key:SecretKey, # the secret
     config:DEWConfig|None=None, # the choices; None: the defaults
     reference:list|None=None, # texts for frequencies, contexts, anchor; None: the packaged sample
-    max_reference_windows:int=12_000, # reference contexts to encode
-    dtype:torch.dtype=torch.float32, # how to store the table
-    device=None, # of the table; None: the host's
-    progress:bool|None=None # progress bars; None: where there is much to do
+    **kwargs # for `DEW.build`: `max_reference_windows`, `dtype`, `device`, `progress`
 ) -> DEW:
     "Prepare the mark for a host in the token space of a donor"
-    config, encoder = config or DEWConfig(), wrap_encoder(encoder)
-    c = replace(config, token_whitening=None)                  # the whitening is the donor's
-    parts = _prepare(host, encoder, c, reference, max_reference_windows, progress)
-    dead = parts['dead']
-    parts |= _donor_parts(host, donor, encoder, config, reference, dtype, device, progress)
-    parts['dead'] |= dead
-    return DEW(config, None, parts['contexts'], host, None, parts).rekey(key)
+    reference = None if reference is None else list(reference)     # it is read twice
+    tokens = donor_tokens(host, donor, config, reference)
+    return DEW.build(host, encoder, key, config, reference, tokens=tokens, **kwargs)
 
 # %% ../nbs/12_donors.ipynb #ec8791b9
 def agnostic_scheme(

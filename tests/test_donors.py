@@ -1,5 +1,5 @@
 """Donor tables on real tokenizers: every token of SmolLM2 and of Gemma, and the odd ones of tokenizers of other families."""
-import os, time
+import dataclasses, os, time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -187,6 +187,20 @@ def test_modes_and_whitenings(smol, words, mode, whitening):
     r = wm.detector().detect('The harbor was quiet and the boats were back before it was dark.')
     assert r.n_scored > 5 and np.isfinite(r.z) and wm.table.meta['donor'] == 'minilm-words'
     assert (wm.parts['whitening'] is None) == (whitening is None)
+
+def test_a_donor_scheme_is_a_build_with_its_tokens(smol, words):
+    from dew_nb import DEW, SecretKey
+    few, key, kw = ['the old harbour was quiet at night '*9]*5, SecretKey.from_hex('0a'*32), dict(progress=False)
+    tokens = donors.donor_tokens(smol, words, reference=few)
+    wm = donor_scheme(smol, words, Letters(), key, reference=iter(few), **kw)      # texts that can be read but once
+    same = DEW.build(smol, Letters(), key, reference=few, tokens=tokens, **kw)
+    assert torch.equal(wm.table.rows, same.table.rows) and wm.table.meta == same.table.meta
+    assert torch.equal(wm.table.rows, donors.donor_table(smol, words, Letters(), key, reference=few).rows)
+    assert not wm.table.rows[tokens.dead].any() and wm.parts['report'].counts() == tokens.report.counts()
+    assert wm.table.meta['config']['token_whitening'] == 'frequency'
+    for change in (dict(embeddings=tokens.embeddings[:-1]), dict(dead=tokens.dead[:-1])):
+        with pytest.raises(ValueError, match='49,151 rows, but smollm2-135m has 49,152'):
+            DEW.build(smol, Letters(), key, tokens=dataclasses.replace(tokens, **change))
 
 def test_the_agnostic_scheme_does_not_generate(words):
     from dew_nb import SecretKey
