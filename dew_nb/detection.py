@@ -24,8 +24,14 @@ from .null import p_normal, p_saddlepoint, score_covariance, score_moments
 from .scheme import Anchor, DEW, DEWConfig
 from .tables import TokenTable, load_artefact, save_artefact
 
-# %% ../nbs/10_detection.ipynb #c49403c8
+# %% ../nbs/10_detection.ipynb #196bb89d
 _EXACT = 4096
+
+def _linear_sum(M, n, gamma):
+    "Σ_ij κ(ρ_ij) for long texts, from M = Σ_i r_iᵀc_i: then Σ_ij ρ_ij = ‖M‖²"
+    k1 = float(score_covariance(1.0, gamma))
+    a = float(score_covariance(1e-3, gamma))/1e-3/k1                          # slope of κ at 0
+    return a*M.double().square().sum((-1, -2)) + (1-a)*n
 
 def key_null_sum(
     rows:torch.Tensor, # (..., L, w) table rows of the scored tokens
@@ -36,15 +42,11 @@ def key_null_sum(
     "Σ_ij κ(ρ_ij) in units of κ(1), for texts of one length (padded): L²/L_eff"
     r, c = (torch.nn.functional.normalize(x.float(), dim=-1) for x in (rows, q))
     if mask is not None: r = r*mask[...,None]
-    L = r.shape[-2]
+    if r.shape[-2] > _EXACT:
+        return _linear_sum(r.transpose(-1, -2) @ c, (r.norm(dim=-1) > 0).sum(-1), gamma)
+    rho = (r @ r.transpose(-1, -2))*(c @ c.transpose(-1, -2))
     k1 = float(score_covariance(1.0, gamma))
-    if L <= _EXACT:
-        rho = (r @ r.transpose(-1, -2))*(c @ c.transpose(-1, -2))
-        return score_covariance(rho.clamp(-1, 1), gamma).sum((-1, -2))/k1
-    lin = (r.transpose(-1, -2) @ c).double().square().sum((-1, -2))  # Σ_ij ρ_ij for long texts
-    n = (r.norm(dim=-1) > 0).sum(-1)
-    a = float(score_covariance(1e-3, gamma))/1e-3/k1                          # slope of κ at 0
-    return a*lin + (1-a)*n
+    return score_covariance(rho.clamp(-1, 1), gamma).sum((-1, -2))/k1
 
 # %% ../nbs/10_detection.ipynb #9e29cff7
 @dataclass(frozen=True, eq=False)
@@ -82,7 +84,11 @@ class DetectionResult:
             d |= dict(token_scores=scores, offsets=self.offsets.tolist())
         return d
 
-# %% ../nbs/10_detection.ipynb #7e6a2b1f
+# %% ../nbs/10_detection.ipynb #8225b9c7
+def _clean(t):
+    "A text without halves of characters: each becomes a question mark"
+    return t if t.isascii() else t.encode('utf-8', 'replace').decode('utf-8')
+
 def _shade(x, lam):
     "Background colour of a score: orange for high, blue for low, pale near 0"
     if math.isnan(x): return 'transparent'
@@ -91,17 +97,17 @@ def _shade(x, lam):
 
 def _spans(r, limit):
     "The text as HTML spans, shaded by score"
-    out, at = [], 0
-    for s,(i,j) in list(zip(r.token_scores.tolist(), r.offsets.tolist()))[:limit]:
+    out, at, text = [], 0, _clean(r.text)
+    for s,(i,j) in zip(r.token_scores[:limit].tolist(), r.offsets[:limit].tolist()):
         if j <= at: continue  # pieces of one character share its offsets
         i = max(i, at)
-        out.append(html.escape(r.text[at:i]))
+        out.append(html.escape(text[at:i]))
         tip = 'not scored' if math.isnan(s) else f'{s:+.2f}'
         out.append(f'<span title="{tip}" style="background:{_shade(s, r.lam)}">'
-                   f'{html.escape(r.text[i:j])}</span>')
+                   f'{html.escape(text[i:j])}</span>')
         at = j
     more = len(r.token_scores) - limit
-    out.append(f'<i> … and {more:,} more tokens</i>' if more > 0 else html.escape(r.text[at:]))
+    out.append(f'<i> … and {more:,} more tokens</i>' if more > 0 else html.escape(text[at:]))
     return ''.join(out).replace('\n', '<br>')
 
 # %% ../nbs/10_detection.ipynb #9cfd5e97
@@ -187,9 +193,7 @@ class _Doc:
     pos: np.ndarray # (N,) positions of the scored tokens
     first: np.ndarray # (N,) bool: counted
 
-# %% ../nbs/10_detection.ipynb #b9c10f33
-def _clean(t): return t.encode('utf-8', 'replace').decode('utf-8') if not t.isascii() else t
-
+# %% ../nbs/10_detection.ipynb #b6676c85
 @patch
 def _docs(self:Detector, texts):
     "Tokenize texts and list their windows"
@@ -255,7 +259,7 @@ class _Plan:
         sums = np.add.reduceat(np.append(x*self.first, 0.), self.cut[:-1])
         return sums*(np.diff(self.cut) > 0)
 
-# %% ../nbs/10_detection.ipynb #b06145c8
+# %% ../nbs/10_detection.ipynb #2104ca68
 class _Fetch:
     "Arrays on their way from a device"
     def __init__(self, *xs):
@@ -274,10 +278,8 @@ def _launch(self:Detector, docs, e=None, plan=None):
     s, c = self.scheme, self.config
     P = plan or _Plan(docs, s.table.device)
     if P.cut[-1] == 0: return P, None
-    if e is None:
-        w = np.concatenate([d.windows for d in docs])
-        own = isinstance(s.contexts, ContextEncoder)
-        q = s.table.project(s.contexts(w, check=False)) if own else s.project(w)
+    if e is None and len(docs) == 1 and P.cut[-1] > _PIECE: return P, self._pieces(docs[0], P)
+    if e is None: q = self._contexts(np.concatenate([d.windows for d in docs]))
     else: q = s.table.project(e)
     out = [s.bias(q, P.ids[:,None])[:,0]]
     if c.null == 'key':
@@ -286,6 +288,34 @@ def _launch(self:Detector, docs, e=None, plan=None):
         out.append(torch.cat([x.double() for x in sums]))
         if s.anchor is not None: out.append(s.anchor.covariance(r, u))
     return P, _Fetch(*out)
+
+# %% ../nbs/10_detection.ipynb #d7ccd3aa
+@patch
+def _contexts(self:Detector, w):
+    "Projected contexts of windows; whether they are finite is seen later"
+    s = self.scheme
+    own = isinstance(s.contexts, ContextEncoder)
+    return s.table.project(s.contexts(w, check=False)) if own else s.project(w)
+
+# %% ../nbs/10_detection.ipynb #e3e0a6d4
+_PIECE = 1 << 15
+
+@patch
+def _pieces(self:Detector, d, P):
+    "Score one very long text, piece by piece"
+    s, c, M, b, cov = self.scheme, self.config, 0, [], []
+    first = torch.from_numpy(d.first).to(P.ids.device)
+    for i in range(0, len(d.pos), _PIECE):
+        ids, q = P.ids[i:i+_PIECE], self._contexts(d.windows[i:i+_PIECE])
+        b.append(s.bias(q, ids[:,None])[:,0])
+        if c.null != 'key': continue
+        r, u = (torch.nn.functional.normalize(x.float(), dim=-1) for x in (s.table.rows[ids], q))
+        M = M + ((r*first[i:i+_PIECE,None]).T @ u).double()
+        if s.anchor is not None: cov.append(s.anchor.covariance(r, u))
+    out = [torch.cat(b)]
+    if c.null == 'key': out.append(_linear_sum(M, P.L[0], c.gamma)[None])
+    if cov: out.append(torch.cat(cov))
+    return _Fetch(*out)
 
 # %% ../nbs/10_detection.ipynb #a4143a91
 @patch
@@ -339,12 +369,14 @@ def _result(self:Detector, d, b, L, p, mean, z, l_eff, expected, sd):
         d.offsets, d.text, null=self.config.null, p_kind=self.p_kind, key=self.key,
         lam=self.config.lam)
 
-# %% ../nbs/10_detection.ipynb #2b2c42f5
+# %% ../nbs/10_detection.ipynb #1705be1b
 @patch
 def detect_iter(self:Detector,
     texts # any iterable of strings
 ):
     "Results one by one, in order; memory stays bounded"
+    if isinstance(texts, (str, bytes)): raise TypeError(
+        f'detect_iter takes many texts, got one {type(texts).__name__}; write detect_iter([text])')
     before = None
     for group in self._groups(texts):
         now = group, self._launch(group)
@@ -354,9 +386,14 @@ def detect_iter(self:Detector,
 
 @patch
 def _groups(self:Detector, texts):
-    "Texts, tokenized, in groups of about `max_windows` windows"
+    "Texts, tokenized, in groups of about `max_windows` windows; a very long text goes alone"
     group, size = [], 0
     for d in self._stream(texts):
+        if len(d.pos) > _PIECE:
+            if group: yield group
+            yield [d]
+            group, size = [], 0
+            continue
         group.append(d); size += len(d.pos)
         if size >= self.max_windows or len(group) >= 4096:
             yield group
@@ -454,7 +491,14 @@ def save(self:Detector,
         t |= {k: torch.from_numpy(np.asarray(v)) for k,v in arrays.items()}
     return save_artefact(path, 'detector', t, meta)
 
-# %% ../nbs/10_detection.ipynb #9d230102
+# %% ../nbs/10_detection.ipynb #c2315ef0
+def _named_encoder(meta):
+    "The encoder that a detector names"
+    try: return load_encoder(meta['encoder'])
+    except (OSError, ValueError) as e: raise ValueError(
+        f'This detector was built with the encoder {meta["encoder"]!r}, which cannot be loaded by '
+        f'that name ({e}). Give it yourself: Detector.load(path, encoder=...)') from None
+
 def _check_encoder(encoder, meta, check):
     "Refuse an encoder with other weights"
     if check and encoder.digest != meta['encoder_digest']: raise ValueError(
@@ -463,7 +507,7 @@ def _check_encoder(encoder, meta, check):
         f'{encoder.digest[:12]}…. Scores would mean nothing. Give the right encoder, '
         'or check=False if you know that its vectors are the same.')
 
-# %% ../nbs/10_detection.ipynb #0564072c
+# %% ../nbs/10_detection.ipynb #acb26e1e
 @patch(cls_method=True)
 def load(cls:Detector,
     path:str|Path, # what `save` wrote
@@ -481,7 +525,7 @@ def load(cls:Detector,
         dev = device or 'cpu'
         contexts = HashedContexts(t['hashed'].numpy().tobytes(), n, tok, config.k, dev)
     else:
-        encoder = load_encoder(meta['encoder']) if encoder is None else wrap_encoder(encoder)
+        encoder = _named_encoder(meta) if encoder is None else wrap_encoder(encoder)
         _check_encoder(encoder, meta, check)
         parts = t.get('transform.mean'), t.get('transform.W')
         transform = ContextTransform(meta.pop('transform'), *parts)

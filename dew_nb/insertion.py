@@ -13,11 +13,11 @@ from fastcore.basics import patch
 from tqdm.auto import tqdm
 from transformers import LogitsProcessor
 
-# %% ../nbs/09_insertion.ipynb #696e534d
-from .context import last_windows
+# %% ../nbs/09_insertion.ipynb #4fc43e5f
+from .context import last_windows, special_mask
 from .scheme import DEW, DEWConfig
 
-# %% ../nbs/09_insertion.ipynb #13035c36
+# %% ../nbs/09_insertion.ipynb #4d7d831d
 def nucleus_mask(
     scores:torch.Tensor, # (B, V) logits
     p:float # probability to cover
@@ -32,45 +32,46 @@ def nucleus_mask(
 def add_bias(self:DEW,
     scores:torch.Tensor, # (B, V') logits; V' may differ from the table's size
     q:torch.Tensor, # (B, w) contexts from `project`
-    full:torch.Tensor # (B,) which rows have a full window; the others stay as they are
+    full:torch.Tensor|None=None # (B,) rows with a full window, the others stay; None: all
 ) -> torch.Tensor:
     "Logits with the mark: one step of Algorithm 1 for a whole batch"
     c, W = self.config, scores.shape[1]
+    some = (lambda b: b) if full is None else (lambda b: b*full.to(b.device)[:,None])
     if c.candidates == 'top_m':
         ids = scores.topk(min(c.m, W), dim=1).indices
-        b = self.bias(q, ids.to(q.device))*full.to(q.device)[:,None]
+        b = some(self.bias(q, ids.to(q.device)))
         return scores.scatter_add(1, ids, b.to(scores.device, scores.dtype))
-    b = self.bias(q)*full.to(q.device)[:,None]
+    b = some(self.bias(q))
     b = torch.nn.functional.pad(b, (0, max(0, W-b.shape[1])))[:, :W].to(scores.device)
     if c.candidates == 'nucleus': b = b*nucleus_mask(scores, c.nucleus_p)
     return scores + b.to(scores.dtype)
 
-# %% ../nbs/09_insertion.ipynb #3853da6c
+# %% ../nbs/09_insertion.ipynb #e8b1c701
 class DEWLogitsProcessor(LogitsProcessor):
     "Adds the mark to the logits of each step; for transformers' `generate(logits_processor=[...])`"
     def __init__(self,
         scheme:DEW, # what to mark with
         prompt_length:int|None=None # tokens before the generated ones; None: as the first call
     ):
-        self.scheme, self.start, self.prompt = scheme, prompt_length, None
+        self.scheme, self.start, self.prompt, self.seen = scheme, prompt_length, None, 0
         self.fixed = prompt_length is not None
-        self.special = torch.from_numpy(scheme.contexts.special)
+        self.special = special_mask(scheme.contexts.special)
     def __repr__(self): return f'DEWLogitsProcessor({self.scheme!r})'
     def _begin(self, ids):
         "Note the prompt of a new generation"
         if self.fixed: return
-        goes_on = (self.prompt is not None and ids.shape[1] > self.start
-                   and ids.shape[0] == self.prompt.shape[0]
+        B, T = ids.shape
+        goes_on = (self.prompt is not None and self.start < T <= self.seen + 1
+                   and B == len(self.prompt) and ids.device == self.prompt.device
                    and torch.equal(ids[:, :self.start], self.prompt))
-        if goes_on: return
-        self.start, self.prompt = ids.shape[1], ids.clone()
+        self.seen = T
+        if not goes_on: self.start, self.prompt = T, ids.clone()
     def __call__(self, input_ids:torch.Tensor, scores:torch.Tensor) -> torch.Tensor:
         "Marked logits"
-        ids = input_ids.cpu()
-        self._begin(ids)
-        w, full = last_windows(ids, self.start, self.scheme.config.k, self.special)
+        self._begin(input_ids)
+        w, full = last_windows(input_ids, self.start, self.scheme.config.k, self.special)
         if not full.any(): return scores
-        if full.all(): return self.scheme.add_bias(scores, self.scheme.project(w.numpy()), full)
+        if full.all(): return self.scheme.add_bias(scores, self.scheme.project(w.numpy()))
         q = self.scheme.project(w[full].numpy())
         Q = q.new_zeros(len(w), q.shape[1]); Q[full.to(q.device)] = q
         return self.scheme.add_bias(scores, Q, full)
@@ -82,13 +83,14 @@ def processor(self:DEW,
     "A logits processor for one call of transformers' `generate`"
     return DEWLogitsProcessor(self, prompt_length)
 
-# %% ../nbs/09_insertion.ipynb #81f474a8
+# %% ../nbs/09_insertion.ipynb #427d9029
 _sampling = dict(top_k=0, top_p=1.0, temperature=1.0) # multinomial, as in the paper
 
 def _prompt_ids(tok, prompts):
     "Left-padded ids; an empty prompt becomes the token that begins a text"
     start = tok.bos_token or tok.eos_token
-    return tok([p or start for p in prompts], return_tensors='pt', padding=True,
+    prompts = [p.encode('utf-8', 'replace').decode() or start for p in prompts]
+    return tok(prompts, return_tensors='pt', padding=True,
                padding_side='left', return_token_type_ids=False)
 
 def _check_texts(texts, what='text'):

@@ -53,7 +53,14 @@ def fingerprint(self:SecretKey) -> str:
     "16 hex digits that name the key without revealing it"
     return self.subkey('fingerprint')[:8].hex()
 
-# %% ../nbs/00_keys.ipynb #d4b090c0
+# %% ../nbs/00_keys.ipynb #caf51b72
+_HEX = re.compile(r'(0x)?[0-9a-fA-F\s]{32,}')
+
+def _no_digits(s, want):
+    "Refuse a key where the name of something is wanted, without repeating it"
+    if _HEX.fullmatch(str(s)): raise ValueError(
+        f'This looks like the digits of a key; {want} is expected. SecretKey.from_hex takes digits.')
+
 def _from_hex(s:str, where:str) -> SecretKey:
     "A key from hex digits; errors name `where` it came from and never the digits"
     s = re.sub(r'\s', '', s)
@@ -81,13 +88,15 @@ def from_hex(cls:SecretKey,
         raise TypeError(f'from_hex takes a string of hexadecimal digits, got {type(digits).__name__}')
     return _from_hex(digits, 'The key')
 
-# %% ../nbs/00_keys.ipynb #caef79fb
+# %% ../nbs/00_keys.ipynb #6fab44eb
 @patch(cls_method=True)
 def from_env(cls:SecretKey,
     name:str='DEW_KEY' # environment variable that holds hex digits
 ) -> SecretKey:
     "A key from an environment variable"
-    if name not in os.environ: raise ValueError(
+    if name not in os.environ:
+        _no_digits(name, 'the name of an environment variable')
+        raise ValueError(
         f'The environment variable {name} is not set. Put a key of hex digits there, e.g. made by '
         '`python -c "import secrets; print(secrets.token_hex(32))"`, or use SecretKey.from_file.')
     return _from_hex(os.environ[name], f'The environment variable {name}')
@@ -98,8 +107,11 @@ def from_file(cls:SecretKey,
 ) -> SecretKey:
     "A key from a file"
     p = Path(path)
-    if not p.is_file(): raise FileNotFoundError(
-        f'No key file {p}. SecretKey.generate().to_file(path) makes one.')
+    try: found = p.is_file()
+    except OSError: found = False                              # a name too long for a file
+    if not found:
+        _no_digits(path, 'the path of a file')
+        raise FileNotFoundError(f'No key file {p}. SecretKey.generate().to_file(path) makes one.')
     try: s = p.read_text(encoding='ascii')
     except UnicodeDecodeError:
         raise ValueError(f'The key file {p} is not text of hexadecimal digits.') from None

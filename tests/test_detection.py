@@ -23,12 +23,16 @@ def detector():
     return DEW.build(load_host(), Quick(), key, DEWConfig(k=3), progress=False).detector()
 
 
-def test_megabyte(detector):
+def test_megabyte(detector, monkeypatch):
+    import dew_nb.detection as d
+    sizes, old = [], detector._contexts                         # vectors are held for a piece at a time
+    monkeypatch.setattr(detector, '_contexts', lambda w: (sizes.append(len(w)), old(w))[1])
     rng = np.random.default_rng(0)
     words = ['harbour', 'river', 'old', 'the', 'of', 'a', 'morning', 'paper', 'was', 'blue', 'seven', 'and', 'city', 'never', 'bread']
     text = ' '.join(rng.choice(words, 185_000))
     assert len(text) > 900_000
     r = detector.detect(text)
+    assert sum(sizes) > 150_000 and max(sizes) <= d._PIECE
     assert r.n_tokens > 150_000 and 0 < r.n_scored <= r.n_tokens and math.isfinite(r.z) and 0 < r.p_value <= 1
     assert r.n_scored < 60_000                                  # repeated pairs count once: 15 words make 15**4 pairs at most
     assert '<span' in r.to_html() and len(r.to_html()) < 2_000_000
@@ -43,6 +47,36 @@ def test_long_and_short_form_agree(detector, monkeypatch):
     monkeypatch.setattr(d, '_EXACT', 10)
     linear = detector.detect(text)
     assert exact.score == pytest.approx(linear.score) and exact.z == pytest.approx(linear.z, rel=.05, abs=.05)
+
+
+def test_very_long_text_in_pieces(detector, monkeypatch):
+    "A text that goes in pieces gets the numbers of one that goes at once, also between others"
+    import dew_nb.detection as d
+    rng = np.random.default_rng(2)
+    words = [''.join(chr(97+c) for c in rng.integers(0, 26, 4)) for _ in range(500)]
+    long = ' '.join(rng.choice(words, 4000))
+    texts = [TEXTS[0], long, '', TEXTS[4]]
+    monkeypatch.setattr(d, '_EXACT', 4000)
+    whole, pieces = detector.detect(texts), []
+    assert whole[1].n_scored > 4000
+    monkeypatch.setattr(d, '_PIECE', 1000)
+    old = detector._contexts
+    monkeypatch.setattr(detector, '_contexts', lambda w: (pieces.append(len(w)), old(w))[1])
+    agree(detector.detect(texts), whole, eps=1e-4)
+    assert len(pieces) > 4 and max(pieces) <= 1000
+
+
+def test_no_language_model(tmp_path, monkeypatch):
+    "Building a detector, saving, loading and detecting: the host model is never loaded, nor is the host when loading"
+    import dew_nb.hosts as h
+    def no(*a, **k): raise AssertionError('a language model was loaded')
+    monkeypatch.setattr(h, '_read_model', no)
+    det = DEW.build(load_host(), Quick(), SecretKey(b'an example key: never use this one'), DEWConfig.preset('paper'), progress=False).detector()
+    path = det.save(tmp_path/'d.dew')
+    for f in ('load_host', '_read_tokenizer', '_read_table'): monkeypatch.setattr(h, f, no)
+    again = type(det).load(path, encoder=Quick())
+    agree(again.detect(TEXTS), det.detect(TEXTS))
+    assert again.scheme.host is None and not again.scheme.parts
 
 
 def test_stream_is_lazy(detector):
