@@ -81,7 +81,7 @@ TINY = dict(n=2, unit=2, tokens=16, min_tokens=16, text_tokens=16, seeds='[0, 1]
 FIRST = ('lam', 'gamma', 'k', 'mode', 'rate')       # of a list of these only the first
 SIZES = dict(null='--human 4 --unmarked 4 --keys 2 --tokens 16 --only paper calibrated',
              domains='--texts 4 --tokens 40 --keys 2', donors='--texts 2 --seeds 2 --tokens 16',
-             scan='--docs 2 --innocent 2 --keys 2 --tokens 300 --passage 60 --replicates 19')
+             scan='--docs 2 --innocent 2 --keys 2 --tokens 300 --passage 60 --replicates 99')
 
 def shrink(toml):
     "A study file at toy size"
@@ -277,6 +277,7 @@ def pack(runner, out):
     out.mkdir(parents=True, exist_ok=True)
     bad = 0
     for card in sorted(runner.work.glob('*/study.json')):
+        if not any(card.parent.glob('units/[!.]*')): continue   # nothing is finished yet
         name = card.parent.name
         r = subprocess.run([sys.executable, '-c', PACK, card.parent, out.resolve()/name], env=runner.env,
                            capture_output=True, text=True)
