@@ -85,7 +85,7 @@ def _key(args):
     if not os.environ.get(args.key_env): raise UsageError(f'no key: {hint}')
     return SecretKey.from_env(args.key_env)
 
-# %% ../nbs/13_commands.ipynb #e4d13562
+# %% ../nbs/13_commands.ipynb #38e2b288
 def _common(p):
     "Options that name the key, the models and the scheme"
     g = p.add_argument_group('key (never given on the command line)')
@@ -100,7 +100,7 @@ def _common(p):
     g.add_argument('--preset', choices=('calibrated', 'paper'),
         help='named configuration (default: calibrated)')
     g.add_argument('--lam', type=float, metavar='X',
-        help='strength of the mark (default: the preset\'s, 2.0)')
+        help='strength of the mark (default: the preset\'s)')
     g.add_argument('--device', help='torch device, such as cpu or cuda (default: a GPU if there is one)')
     g = p.add_argument_group('output')
     g.add_argument('--json', action='store_true', help='one JSON object a line')

@@ -114,7 +114,7 @@ def test_all_marked(made):
 
 def test_json_lines(made):
     "Standard input as JSON lines, one of them unmarked: exit code 1"
-    bodies = [HUMAN + ' 🙂']*200 + ['', ' \n', 'caf\ufffd', made['rows'][1]['text']]
+    bodies = [HUMAN + ' 🙂']*199 + [HUMAN + ' half of it: \ud83d'] + ['', ' \n', 'caf\ufffd', made['rows'][1]['text']]
     stdin = b'\n\n'.join(json.dumps(dict(body=o)).encode() for o in bodies).replace(b'\\ufffd', b'\xe9')
     code, out, err = run('dew_detect', '--detector', made['det'], '--jsonl', 'body', '--json', stdin=stdin)
     rows = [json.loads(l) for l in out.splitlines()]
@@ -153,7 +153,7 @@ def test_key_and_host_detect_like_the_detector(made):
     assert code == 0 and out.count(' marked') == 2, out + err
     broken = made['dir']/'broken.dew'
     broken.write_bytes(made['det'].read_bytes()[:-100])
-    fails('dew_detect', '--text', 'x', '--detector', broken, says='')
+    fails('dew_detect', '--text', 'x', '--detector', broken, says='is truncated')
 
 @pytest.mark.skipif(os.name != 'posix', reason='pipes and signals of POSIX')
 def test_closed_pipe(made):
