@@ -507,7 +507,7 @@ def _check_encoder(encoder, meta, check):
         f'{encoder.digest[:12]}…. Scores would mean nothing. Give the right encoder, '
         'or check=False if you know that its vectors are the same.')
 
-# %% ../nbs/10_detection.ipynb #acb26e1e
+# %% ../nbs/10_detection.ipynb #e40b3fc7
 @patch(cls_method=True)
 def load(cls:Detector,
     path:str|Path, # what `save` wrote
@@ -518,7 +518,9 @@ def load(cls:Detector,
     "Read a detector back; needs no host model and no hub"
     from tokenizers import Tokenizer
     t, meta = load_artefact(path, 'detector')
-    config = DEWConfig(**meta['config'])
+    try: config = DEWConfig(**meta['config'])
+    except TypeError as e: raise ValueError(f'{path} has a configuration that this dew_nb does not know ({e}). '
+        'Use the release of dew_nb that wrote it.') from None
     tok = Tokenizer.from_str(t['tokenizer'].numpy().tobytes().decode())
     n, folded, dedup = meta.pop('n'), meta.pop('folded'), meta.pop('dedup')
     if 'hashed' in t:

@@ -175,7 +175,7 @@ def save_artefact(
         if os.path.exists(tmp): os.unlink(tmp)
     return path
 
-# %% ../nbs/06_tables.ipynb #a189ef9c
+# %% ../nbs/06_tables.ipynb #7300014c
 def load_artefact(
     path:str|Path, # what `save_artefact` wrote
     kind:str, # what it must be
@@ -194,11 +194,12 @@ def load_artefact(
         raise ValueError(f'{path} is a safetensors file, but not one of dew_nb')
     if head['dew_kind'] != kind:
         raise ValueError(f'{path} holds a {head["dew_kind"]}, a {kind} was expected')
-    if head['dew_format'] != str(FORMAT): raise ValueError(
-        f'{path} has format version {head["dew_format"]}; this dew_nb reads version {FORMAT}. '
+    if head.get('dew_format') != str(FORMAT): raise ValueError(
+        f'{path} has format version {head.get("dew_format")}; this dew_nb reads version {FORMAT}. '
         'Use the release of dew_nb that wrote it, or build it again.')
-    meta = json.loads(head['meta'])
-    if _content_digest(tensors, meta) != head.get('digest'): raise ValueError(
+    try: meta = json.loads(head['meta'])
+    except (KeyError, ValueError): meta = None
+    if meta is None or _content_digest(tensors, meta) != head.get('digest'): raise ValueError(
         f'{path} was altered after it was written: its contents do not match its digest. '
         'Build it again.')
     return {k: v.to(device) for k,v in tensors.items()}, meta
