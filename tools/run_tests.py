@@ -17,7 +17,7 @@ STEPS = {
     'readme': ('README is as the index notebook has it', [PY, 'tools/check.py', 'readme']),
     'models': ('The embedded models are in the cache', [PY, 'tools/models.py']),
     'nbs':    ('Notebooks run and their tests pass', [BIN/'nbdev_test', '--n_workers', WORKERS, '--timing']),
-    'pytest': ('Tests outside the notebooks', [PY, '-m', 'pytest', '-q', 'tests']),
+    'pytest': ('Tests outside the notebooks', [PY, '-m', 'pytest', '-q', '-n', WORKERS, '--dist', 'loadfile', 'tests']),
     'docs':   ('Docs build without a warning', [PY, 'tools/docs_site.py'])}
 
 def clock(s:float) -> str: return f'{int(s)//60}:{int(s)%60:02d}'
