@@ -369,7 +369,7 @@ def _result(self:Detector, d, b, L, p, mean, z, l_eff, expected, sd):
         d.offsets, d.text, null=self.config.null, p_kind=self.p_kind, key=self.key,
         lam=self.config.lam)
 
-# %% ../nbs/10_detection.ipynb #1705be1b
+# %% ../nbs/10_detection.ipynb #92a046c0
 @patch
 def detect_iter(self:Detector,
     texts # any iterable of strings
@@ -400,6 +400,7 @@ def _groups(self:Detector, texts):
             group, size = [], 0
     if group: yield group
 
+# %% ../nbs/10_detection.ipynb #b8e1dcda
 @patch
 def _stream(self:Detector, texts, step=256, chars=1 << 21):
     "Texts, tokenized, in batches of `step` texts or `chars` characters"

