@@ -300,12 +300,13 @@ def _detect_parser():
     _common(p)
     return p
 
-# %% ../nbs/13_commands.ipynb #275243f6
+# %% ../nbs/13_commands.ipynb #8d903a53
 def _detector(args):
     "The detector that the arguments describe"
     if not args.detector: return _scheme(args).detector()
     given = [f'--{k}'.replace('_', '-') for k in ('key_file', 'host', 'preset', 'lam')
              if getattr(args, k) is not None]
+    given += ['--key-env'] * (args.key_env != 'DEW_KEY') # the default is no wish
     if given: raise UsageError(f'{", ".join(given)} beside --detector: the detector file '
                                'decides that; leave out one of them')
     if not Path(args.detector).is_file(): raise UsageError(

@@ -64,6 +64,7 @@ def test_mark_errors(args, says): fails('dew_mark', *args, says=says)
     (['--text', 'x', '--alpha', '0'], '--alpha must lie between 0 and 1'), (['no-such-file'], 'no file no-such-file'),
     (['--text', 'x', '--detector', 'no.dew'], 'no detector file no.dew'), (['--text', 'x', '--tokens'], '--tokens needs --json'),
     (['--text', 'x', '--detector', 'a.dew', '--key-file', 'k', '--lam', '2'], '--key-file, --lam beside --detector'),
+    (['--text', 'x', '--detector', 'a.dew', '--key-env', 'MINE'], '--key-env beside --detector'),
     (['--text', 'x'], 'no key')])
 def test_detect_errors(args, says): fails('dew_detect', *args, says=says)
 

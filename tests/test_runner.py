@@ -9,7 +9,9 @@ pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
 from dew_nb.evaluation import runner
-from dew_nb.evaluation.runner import Bench, Study, load_results, plan, run_study, table
+from dew_nb.evaluation.results import load_results, table
+from dew_nb.evaluation.runner import Bench, plan, run_study
+from dew_nb.evaluation.studies import Study
 from dew_nb.hosts import load_host
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -62,7 +64,7 @@ def start(toml, out, slow=True, only="", patience=60):
     body = """
         import time
         from dew_nb.evaluation import runner
-        from dew_nb.evaluation.runner import dew_eval
+        from dew_nb.evaluation.results import dew_eval
         write = runner._bytes
         def slowly(x): time.sleep(.03); return write(x)
         if %s: runner._bytes = slowly

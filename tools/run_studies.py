@@ -72,7 +72,7 @@ text = 'The film is a quiet success.'
 print(text, '->', there(text), '->', RoundTrip(there, back)(text))
 '''
 EVAL = ['{python}', '-c', 'import sys; from dew_nb.evaluation.runner import run_study; run_study(sys.argv[2:], sys.argv[1])']
-PACK = 'import sys; from dew_nb.evaluation.runner import load_results; print(load_results(sys.argv[1]).pack(sys.argv[2]))'
+PACK = 'import sys; from dew_nb.evaluation.results import load_results; print(load_results(sys.argv[1]).pack(sys.argv[2]))'
 
 def tool(name, *args): return ['{python}', '{root}/tools/study_%s.py' % name, *map(str, args)]
 

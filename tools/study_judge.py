@@ -12,7 +12,7 @@ import pandas as pd
 
 from dew_nb import load_host
 from dew_nb.evaluation.quality import perplexity
-from dew_nb.evaluation.runner import load_results
+from dew_nb.evaluation.results import load_results
 from study_common import machine
 
 def main():

@@ -79,7 +79,7 @@ class BaseAttack:
         if isinstance(texts, str): return self._all([texts], seed)[0]
         return self._all(texts, seed)
 
-# %% ../../nbs/21_attacks.ipynb #1f08e5e3
+# %% ../../nbs/21_attacks.ipynb #da71008f
 @patch
 def _all(self:BaseAttack, texts, seed):
     texts = list(texts)
@@ -111,7 +111,7 @@ def _load(self:BaseAttack, texts, seed):
 @patch
 def _save(self:BaseAttack, texts, out, seed):
     if self.cache is None: return
-    for k, o in zip(self._keys(texts, seed), out): self.cache.put(k, o)
+    self.cache.update(dict(zip(self._keys(texts, seed), out)))
 
 # %% ../../nbs/21_attacks.ipynb #f8d5c9fb
 class NoAttack(BaseAttack):
@@ -326,7 +326,7 @@ def find_model(
     raise FileNotFoundError(f'No model folder {str(name)!r}: {where}. '
                             'Give a folder, or set DEW_MODELS to the folder that holds it')
 
-# %% ../../nbs/21_attacks.ipynb #4c231bc5
+# %% ../../nbs/21_attacks.ipynb #11556df0
 class Translate(BaseAttack):
     "Translates sentence by sentence, keeping paragraphs"
     seeded = False
@@ -357,8 +357,9 @@ class Translate(BaseAttack):
         super().__init__(name or f'translate-{langs[1] if langs else base}', **kwargs)
     def attack(self, texts, seeds): return map_sentences(texts, self.backend, self.max_words)
     def settings(self):
+        torch = dict(runtime='torch', longest=[3, 10]) # `TorchTranslator.limit`
         return dict(model=self._weights(), beam=self.beam_size, prefix=self.prefix,
-                    max_words=self.max_words) | (dict(runtime='torch') if self.torch else {})
+                    max_words=self.max_words) | (torch if self.torch else {})
 
 # %% ../../nbs/21_attacks.ipynb #81992a90
 @patch(as_prop=True)

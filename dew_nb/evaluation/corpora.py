@@ -77,7 +77,7 @@ def in_split(
         raise ValueError(f'Unknown split {split!r}: expected one of {list(SPLITS)} or None')
     return [t for t in texts if split_of(t) == split]
 
-# %% ../../nbs/20_corpora.ipynb #106016f0
+# %% ../../nbs/20_corpora.ipynb #c3935225
 class ContentCache:
     "A dictionary on disk from content keys to JSON values"
     def __init__(self,
@@ -96,9 +96,12 @@ class ContentCache:
         return default if row is None else json.loads(row[0])
     def put(self, key: str, value: Any) -> None:
         "Store `value` (anything JSON can write) under `key`, on disk when this returns"
+        self.update({key: value})
+    def update(self, entries: dict) -> None:
+        "Store many values at once: all of them, or none if the process is killed"
+        rows = [(k, json.dumps(v)) for k, v in entries.items()]
         with self._lock, self._db:
-            self._db.execute('insert or replace into entries values (?,?)',
-                             (key, json.dumps(value)))
+            self._db.executemany('insert or replace into entries values (?,?)', rows)
     def __len__(self):
         with self._lock: return self._db.execute('select count(*) from entries').fetchone()[0]
     def __contains__(self, key): return self.get(key, self) is not self
