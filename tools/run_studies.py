@@ -6,16 +6,16 @@
     python tools/run_studies.py --work WORK --minutes 0 --pack OUT --raw   run nothing, pack what is there
     python tools/run_studies.py --work NEW --from OUT/raw/*           go on with it on another machine
 
-Studies, in the order of their priority: main (the main table with all attacks), null, domains (with --handbook or
---pieces), donors, scan, preset, ablation, encoders, curves. Each is made of jobs, and a job of one or more processes
+Studies, in the order of their priority: main (the main table, unattacked and after word deletion), rewriting (its other
+attacks), donors, ablation, encoders, strength, scan, null, domains (with --handbook or --pieces), preset. Each is made of jobs, and a job of one or more processes
 that share its work. At most --workers of them run at a time. Their output goes to WORK/log. A job that fails is
 reported, and tried again at the next start; what needs it waits. After --minutes, or on Ctrl-C, the processes are
 stopped. What they had finished stays: the runner and the donor study go on where they were, the study of the null and
 that of the scan, which take minutes, begin again. Packing comes after that and takes its own time.
 
-WORK: evaluation and preset (units of dew_eval), donors (parts), data (files of finished studies), state, log.
-OUT, as nbs/studies/data: evaluation and preset packed, and the files of studies that are finished. With --raw also
-OUT/raw: all that is needed to go on, in parts of 15 MB. Translation (main, donors, ablation, encoders) needs its models
+WORK: evaluation, strength and preset (units of dew_eval), donors (parts), data (files of finished studies), state, log.
+OUT, as nbs/studies/data: evaluation, strength and preset packed, and the files of studies that are finished. With --raw also
+OUT/raw: all that is needed to go on, in parts of 15 MB. Translation (rewriting, donors, ablation, encoders) needs its models
 in the folder that DEW_MODELS names, and sentencepiece; one sentence is translated before those studies begin.
 
 Exit status: 0 all done, 1 something failed, 3 something is left to do.
@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-STUDIES = ('main', 'null', 'domains', 'donors', 'scan', 'preset', 'ablation', 'encoders', 'curves')
+STUDIES = ('main', 'rewriting', 'donors', 'ablation', 'encoders', 'strength', 'scan', 'null', 'domains', 'preset')
 HOSTS, ENCODERS = ('smollm2-135m', 'gemma3-270m'), ('minilm', 'use-multilingual')
 ENV = dict(OMP_NUM_THREADS='1', RAYON_NUM_THREADS='2', OMP_WAIT_POLICY='PASSIVE', TQDM_MININTERVAL='20')
 PART = 15_000_000                                   # bytes of a part of the raw archive
@@ -72,7 +72,7 @@ text = 'The film is a quiet success.'
 print(text, '->', there(text), '->', RoundTrip(there, back)(text))
 '''
 EVAL = ['{python}', '-c', 'import sys; from dew_nb.evaluation.runner import run_study; run_study(sys.argv[2:], sys.argv[1])']
-PACK = 'import sys; from dew_nb.evaluation.results import load_results; print(load_results(sys.argv[1]).pack(sys.argv[2]))'
+PACK = 'import sys; from dew_nb.evaluation.results import load_results; print(load_results(sys.argv[1]).pack(sys.argv[2], 10, texts=int(sys.argv[3])))'
 
 def tool(name, *args): return ['{python}', '{root}/tools/study_%s.py' % name, *map(str, args)]
 
@@ -91,6 +91,7 @@ def shrink(toml):
 def study_jobs(a):
     "The jobs of the chosen studies, most urgent first"
     tiny, only = a.scale == 'tiny', a.only or STUDIES
+    share = a.workers if len(only) == 1 else max(1, a.workers*2//3)
     more, french = 'prepare-more', 'prepare-translation'
     size = lambda s: SIZES[s].split() if tiny else []
     def toml(name):
@@ -103,9 +104,9 @@ def study_jobs(a):
         return Job(name, [*EVAL, out, *fs], ['prepare', *needs], copies, fs)
     def donor(name, stages, *args, needs=()):
         return Job(name, tool('donors', *stages.split(), '--work', 'donors', *args, *size('donors')), list(needs))
-    def main():                                     # leaves room for the donors, whose jobs wait for each other
-        n = a.workers if len(only) == 1 else max(1, a.workers*2//3)
-        yield table('main', 'main', 'main_rewriting', needs=[french], copies=n)
+    def main():                                     # `share` leaves room for the donors, whose jobs wait for each other
+        yield table('main', 'main', copies=share)
+    def rewriting(): yield table('rewriting', 'main_rewriting', needs=[french], copies=share)
     def null(): yield Job('null', tool('null', '--out', 'data', *size('null')), ['prepare'], gives=['data/null*'])
     def domains():
         src = [x for k,v in (('--handbook', a.handbook), ('--pieces', a.pieces)) if v for x in (k, str(v.resolve()))]
@@ -125,7 +126,7 @@ def study_jobs(a):
     def preset(): yield table('preset', 'preset', out='preset', needs=[more])
     def ablation(): yield table('ablation', 'ablation', needs=[french])
     def encoders(): yield table('encoders', 'encoders', needs=[more, french])
-    def curves(): yield table('curves', 'curves', needs=[more])
+    def strength(): yield table('strength', 'strength', out='strength', needs=[more])
     by = locals()
     make = [j for s in STUDIES if s in only for j in by[s]()]
     first = [Job('prepare', ['{python}', '-c', PREPARE, 'smollm2-135m', 'minilm', 'movie-reviews', 'wordnet-3.0']),
@@ -272,14 +273,14 @@ class Runner:
         return 1 if self.failed else 3 if left else 0
 
 # ---------------------------------------------------------------- packing and restoring
-def pack(runner, out):
+def pack(runner, out, keep=100):
     "Results of the runner as a few files, and the files of studies that are finished"
     out.mkdir(parents=True, exist_ok=True)
     bad = 0
     for card in sorted(runner.work.glob('*/study.json')):
         if not any(card.parent.glob('units/[!.]*')): continue   # nothing is finished yet
         name = card.parent.name
-        r = subprocess.run([sys.executable, '-c', PACK, card.parent, out.resolve()/name], env=runner.env,
+        r = subprocess.run([sys.executable, '-c', PACK, card.parent, out.resolve()/name, str(keep)], env=runner.env,
                            capture_output=True, text=True)
         bad |= r.returncode != 0
         runner.say(f'packed {name}:', (r.stdout if r.returncode == 0 else 'FAILED ' + r.stderr).strip().split('\n')[-1])
@@ -358,6 +359,7 @@ def arguments(argv=None):
     ap.add_argument('--scale', choices=['full', 'tiny'], default='full', help='tiny: toy sizes, to try the whole pipeline')
     ap.add_argument('--handbook', type=Path); ap.add_argument('--pieces', type=Path, help='for the study of domains')
     ap.add_argument('--pack', type=Path, metavar='OUT', help='at the end, put the results here')
+    ap.add_argument('--keep', type=int, default=100, help='with --pack: texts of each unit; 10 of an attacked one')
     ap.add_argument('--raw', action='store_true', help='with --pack: also all that is needed to go on elsewhere')
     ap.add_argument('--from', type=Path, nargs='+', dest='source', metavar='TAR',
                     help='first restore such parts, or the folder of them')
@@ -397,7 +399,7 @@ def main(argv=None):
                 print('done' if j.name in r.done else 'todo', j.name, f'x{j.copies}', 'after', *(j.needs or ['nothing']))
             return 0
         status = r.run()
-        if a.pack and pack(r, a.pack): status = 1
+        if a.pack and pack(r, a.pack, a.keep): status = 1
         if a.raw: r.say('raw: {} files in {} parts'.format(*save_raw(a.work, a.pack/'raw')))
     return status
 
