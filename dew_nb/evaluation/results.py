@@ -285,7 +285,7 @@ class Table:
         self.columns, lambda c: 'quality' if _is_quality(c[1])
                                 else 'unattacked' if c[0] == 'none' else c[0])]
 
-# %% ../../nbs/27_results.ipynb #bedc6668
+# %% ../../nbs/27_results.ipynb #897b48e6
 @patch
 def markdown(self:Table) -> str:
     "As Markdown"
@@ -310,13 +310,13 @@ def html(self:Table) -> str:
     body = ''
     grid = self.grid(lambda s: f'<b>{s}</b>', lambda h: f' <small>±{h}</small>')
     for r, (l, row) in zip(self.rows, grid):
-        tds = ''.join(f'<td title="{e(self.cell_command(r[0], c[0]))}">{x}</td>'
+        tds = ''.join(f'<td title="{e(self.cell_command(r[0], c[0], r[2]))}">{x}</td>'
                       for c, x in zip(self.columns, row))
         body += f'<tr><th style="text-align:left">{e(l)}</th>{tds}</tr>\n'
     head = f'<thead><tr><th></th>{top}</tr><tr><th>scheme</th>{sub}</tr></thead>'
     return f'<table class="dew-table">{head}\n<tbody>{body}</tbody></table>'
 
-# %% ../../nbs/27_results.ipynb #fb8419c6
+# %% ../../nbs/27_results.ipynb #46e6e9de
 _NAMES = dict(tpr='TPR', tpr_matched='matched TPR', auroc='AUROC', ppl='PPL',
               similarity='similarity')
 def _is_quality(measure): return measure.startswith(('ppl', 'similarity'))
@@ -333,9 +333,13 @@ def _num(x, measure, sign=''):
 def cell_command(self:Table,
     scheme: str, # a row
     attack: str='none', # a column
+    encoder: str='', # of the row, where the scheme has rows with several
 ) -> str:
     "The command that computes a cell again, in a new folder"
-    return f'{self.command} --only "scheme={scheme}; attack={attack}"' if self.command else ''
+    only = f'scheme={scheme}; attack={attack}'
+    many = {r[2] for r in self.rows if r[0] == scheme} # its encoders
+    if encoder and len(many) > 1: only += f'; encoder={encoder}'
+    return f'{self.command} --only "{only}"' if self.command else ''
 
 @patch
 def latex(self:Table) -> str:
@@ -355,12 +359,14 @@ def _repr_html_(self:Table): return self.html()
 @patch
 def __repr__(self:Table): return self.markdown()
 
-# %% ../../nbs/27_results.ipynb #3e780615
+# %% ../../nbs/27_results.ipynb #12da8aab
 def table(
     results: Results|str|Path, # results, or their folder
     measures: Sequence[str]=('tpr', 'tpr_matched', 'auroc', 'ppl'), # or also "similarity"
     attacks: Sequence[str]|None=None, # which attacks, in which order; None: all
     schemes: Sequence[str]|None=None, # rows in order, by label or pattern ("DEW*"); None: all
+    hosts: Sequence[str]|None=None, # those of some hosts only; None: all
+    encoders: Sequence[str]|None=None, # likewise; schemes without an encoder stay
     fprs: Sequence[float]=(.01, .05), # nominal false positive rates
     statistic: str='score', # column of the scores to judge by
     negatives: str='none', # label of the texts without a mark
@@ -372,6 +378,10 @@ def table(
     c = cells(results, fprs, statistic, negatives)
     wanted = lambda m: any(m == x or m.startswith(x + ' ') for x in measures)
     c = c[c.measure.map(wanted).astype(bool)]
+    for col, keep in (('host', hosts), ('encoder', encoders)):
+        if keep is None: continue
+        _known(keep, [x for x in c[col].unique() if x], col + 's')
+        c = c[c[col].isin(['', *keep])]
     if attacks is not None: _known(attacks, list(c.attack.unique()), 'attacks')
     order = [a for a in (attacks or results.study['attacks']) if a in set(c.attack)]
     have = set(zip(c.attack, c.measure, c.nominal))

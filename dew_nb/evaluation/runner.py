@@ -122,13 +122,14 @@ def _only(only):
 def _match(only, key, value):
     return any(fnmatch.fnmatchcase(str(value), p) for p in only.get(key, ['*']))
 
-# %% ../../nbs/26_runner.ipynb #463b8077
+# %% ../../nbs/26_runner.ipynb #092aae6f
 def _chunks(study, bench, host, seed):
     "Prompts and human texts of one seed, `study.unit` at a time"
     c, h = study.corpus, bench.host(host)
-    if (host, seed) not in bench.corpora: bench.corpora[host, seed] = build_corpus(
+    key = host, seed, *c.values()
+    if key not in bench.corpora: bench.corpora[key] = build_corpus(
         h, c['source'], c['split'], c['n'], c['prompt_tokens'], c['text_tokens'], seed)
-    corpus = bench.corpora[host, seed]
+    corpus = bench.corpora[key]
     for i in range(0, len(corpus), study.unit): yield i, corpus[i:i+study.unit]
 
 def _text_units(study, bench, row, host, encoder, seed):
