@@ -48,7 +48,7 @@ def token_texts(
     alone = tok.decode_batch([[i] for i in ids], skip_special_tokens=False)
     return [b if a is None else a for a,b in zip(cut, alone)]
 
-# %% ../nbs/12_donors.ipynb #9070ac15
+# %% ../nbs/12_donors.ipynb #36ce3b56
 def _no_prefix(o):
     "A tokenizer's JSON without the parts that add a space before a text"
     if isinstance(o, list): return [_no_prefix(x) for x in o]
@@ -59,6 +59,12 @@ def _no_prefix(o):
     if kind == 'ByteLevel': o['add_prefix_space'] = False
     return dict(type='Sequence', normalizers=[]) if kind == 'Prepend' else o
 
+def _say_unknown(t):
+    "Let a BPE that drops the characters it can't read put a special token there"
+    if not isinstance(t.model, BPE) or t.model.unk_token is not None: return
+    own, added = t.get_vocab(with_added_tokens=False), t.get_added_tokens_decoder().values()
+    t.model.unk_token = next((a.content for a in added if a.special and a.content in own), None)
+
 def donor_tokenizer(
     tokenizer # the donor's, fast
 ) -> Tokenizer:
@@ -66,6 +72,7 @@ def donor_tokenizer(
     t = Tokenizer.from_str(_rust(tokenizer).to_str())
     t.no_padding(); t.no_truncation()
     t.encode_special_tokens = True
+    _say_unknown(t)
     parts = Tokenizer(BPE())                   # the two parts alone: vocabularies are large
     for k in ('normalizer', 'pre_tokenizer'):
         if getattr(t, k) is not None: setattr(parts, k, getattr(t, k))
@@ -103,10 +110,13 @@ class DonorReport:
         c = ', '.join(f'{k}={v:,}' for k,v in self.counts().items() if v)
         return f'DonorReport({self.donor!r}, {len(self):,} tokens: {c})'
 
-# %% ../nbs/12_donors.ipynb #4df289c4
+# %% ../nbs/12_donors.ipynb #1723a0fe
 def _special(tokenizer):
-    "Ids of special tokens"
-    ids = {i for i,t in _rust(tokenizer).get_added_tokens_decoder().items() if t.special}
+    "Ids of special tokens, and of the one for the unknown"
+    tok = _rust(tokenizer)
+    ids = {i for i,t in tok.get_added_tokens_decoder().items() if t.special}
+    unk = tok.token_to_id(getattr(tok.model, 'unk_token', None) or '')
+    if unk is not None: ids.add(unk)
     return np.array(sorted(ids | set(getattr(tokenizer, 'all_special_ids', None) or [])), np.int64)
 
 def _host_kinds(tok, special, texts, tokens):

@@ -37,6 +37,7 @@ ATTACKS = ('none', 'deletion30', 'french', 'round_trip')
 HOSTS = ('smollm2-135m', 'gemma3-270m')
 ENCODERS = ('minilm', 'use-multilingual')
 CELL = ['host', 'table', 'encoder', 'seed']
+MARKS = ('native', 'donor')
 VIEWS = (('native', 'host'), ('donor', 'host'), ('donor', 'donor'))  # the mark, and who reads it
 
 def arguments():
@@ -115,7 +116,7 @@ def texts(s):
         host, rows = s.host(h), s.rows('texts', h, e)
         done = {(r['table'], r['seed']) for r in rows}
         n = max(4, (1 << 29)//(a.tokens*len(host.embeddings)))     # 2 GiB of logits
-        for table,seed in itertools.product(('native', 'donor') if e != 'none' else ('none',), range(a.seeds)):
+        for table,seed in itertools.product(MARKS if e != 'none' else ('none',), range(a.seeds)):
             if (table, seed) in done: continue
             mark = None if e == 'none' else s.scheme(h, table, e).rekey(s.keys[seed]).processor
             out = complete(host, s.prompts(), a.tokens, seed=seed + 1000*(e == 'none'), processor=mark,
@@ -132,7 +133,8 @@ def attacks(s):
     "Every text under every attack"
     def model(name):                           # a cache for each process: parts don't wait for each other
         tag = '-'.join([*(s.a.write or s.a.hosts), *s.a.encoders, s.a.preset])
-        return s.once(name, lambda: Translate(f'opus-mt-{name}-int8', cache=s.a.work/f'{name}-{tag}.cache'))
+        return s.once(name, lambda: Translate(f'opus-mt-{name}-int8', device=s.a.device or 'auto',
+                                              cache=s.a.work/f'{name}-{tag}.cache'))
     make = dict(deletion30=lambda: WordDeletion(.3), french=lambda: model('en-fr'),
                 round_trip=lambda: RoundTrip(model('en-fr'), model('fr-en')))
     for h,e in s.parts():
@@ -147,10 +149,16 @@ def attacks(s):
             s.say('attacked', h, e, seed, n)
 
 def _frame(s, h, e):
-    "All texts of a part"
+    "All texts of a part, which has to be finished: scores are made once"
     t = [r | dict(attack='none') for r in s.rows('texts', h, e)] + s.rows('attacked', h, e)
-    t = pd.DataFrame(t)
-    return t[t['attack'].isin(s.a.attacks)]
+    t = pd.DataFrame(t, columns=[*CELL, 'i', 'text', 'attack'])
+    t = t[t['attack'].isin(s.a.attacks)]
+    want = itertools.product(MARKS if e != 'none' else ('none',), range(s.a.seeds), s.a.attacks)
+    has = t.groupby(['table', 'seed', 'attack'])['i'].nunique()
+    if less := [(*k, int(has.get(k, 0))) for k in want if has.get(k, 0) != s.a.texts]:
+        raise SystemExit(f"{h} {e}: {s.a.texts} texts each are expected, but this is there: {less}. "
+                         "Run 'texts attacks' of this part first, with the same options.")
+    return t
 
 def _score(s, wm, keys, t, **cols):
     "Scores of the texts of a frame under keys"
@@ -191,17 +199,23 @@ def merge(s):
     es = [e for e in a.encoders if e != 'none']
     def text(h, e): return [r | dict(attack='none') for r in s.rows('texts', h, e)] + [
         r for r in s.rows('attacked', h, e) if r['i'] < a.keep]
+    D = pd.concat([pd.read_parquet(s.file('scores', h, e, 'parquet')) for h in a.hosts for e in es])
+    n = D.groupby(['host', 'encoder', 'table', 'reader']).size()       # unmarked under all keys, marked under one
+    if (n != len(a.attacks)*a.texts*a.seeds*(a.seeds + 1)).any() or len(n) != len(a.hosts)*len(es)*len(VIEWS):
+        raise SystemExit(f"Scores are missing, or of other options; run 'scores' in a new folder:\n{n.to_string()}")
     write_texts(a.out/f'donors_{a.preset}_texts.jsonl.gz', [r for h in a.hosts for e in es for r in text(h, e)])
     write_texts(a.out/'donors_unmarked_texts.jsonl.gz', [r for h in a.hosts for r in text(h, 'none')])
-    D = pd.concat([pd.read_parquet(s.file('scores', h, e, 'parquet')) for h in a.hosts for e in es])
     D.to_parquet(a.out/f'donors_{a.preset}_scores.parquet', compression='zstd', index=False)
-    info = {h: json.loads(s.file('info', h, es[0], 'json').read_text()) for h in a.hosts}
+    notes = {(h, e): json.loads(s.file('info', h, e, 'json').read_text()) for h in a.hosts for e in es}
+    info = {h: notes[h, es[0]] for h in a.hosts}                       # all encoders have the same tokens …
+    digests = {e: notes[a.hosts[0], e]['digests'].get('encoder_digest') for e in es}
+    for v in info.values(): v['digests'].pop('encoder_digest', None)   # … but not the same digest
     own = ('work', 'out', 'stages', 'write', 'device')
     (a.out/f'donors_{a.preset}.json').write_text(json.dumps(dict(
         command='python tools/study_donors.py texts attacks scores merge --work WORK --out nbs/studies/data'
                 + (f' --preset {a.preset}' if a.preset != 'calibrated' else ''),
         settings={k: v for k,v in vars(a).items() if k not in own}, config=dataclasses.asdict(s.config),
-        coverage=info, **machine()), indent=1)+'\n')
+        coverage=info, encoders=digests, **machine()), indent=1)+'\n')
     T = pd.DataFrame([r for h in a.hosts for e in es for r in s.rows('texts', h, e)])
     print(table(D, T).to_string(index=False))
 
