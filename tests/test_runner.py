@@ -9,9 +9,10 @@ pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
 from dew_nb.evaluation import runner
+from dew_nb.evaluation.corpora import complete
 from dew_nb.evaluation.results import load_results, table
 from dew_nb.evaluation.runner import Bench, plan, run_study
-from dew_nb.evaluation.studies import Study
+from dew_nb.evaluation.studies import Study, find_scheme
 from dew_nb.hosts import load_host
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -242,6 +243,84 @@ def test_typo_is_named_without_a_traceback(tmp_path):
     assert p.returncode == 1 and "did you mean 'delta'?" in said and "Traceback" not in said
 
 
+def test_value_of_a_wrong_type_is_named_without_a_traceback(tiny, tmp_path):
+    p = start(study_file(tmp_path, tiny, rate='"much"'), tmp_path/"out")
+    said = p.communicate(timeout=300)[0]
+    assert p.returncode == 1 and "can't be made with {'rate': 'much'}" in said and "Traceback" not in said
+
+
+SCHEME = """
+    import numpy as np
+    class Mine: # the protocol, and nothing of the package
+        def __init__(self, host, encoder, seed, name, **params): self.host, self.name = host, name
+        def processor(self, prompt_length): return None
+        def score(self, texts): return np.full(len(texts), {score})
+        def rekey(self, seed): return Mine(self.host, None, seed, self.name)
+    """
+
+
+def test_own_scheme_whose_code_changes(tiny, tmp_path):
+    "Results of the older code are not taken for those of the new one"
+    row, out = '[[schemes]]\nkind = "own_scheme:Mine"\nname = "{}"\n', tmp_path/"out"
+    def run(score, name="mine"):
+        (tmp_path/"own_scheme.py").write_text(textwrap.dedent(SCHEME.format(score=score)))
+        p = start(study_file(tmp_path, tiny, seeds="[0, 1]", more=row.format(name)), out, slow=False)
+        return p.communicate(timeout=300)[0], p.returncode
+    said, code = run(1.)
+    assert code == 0, said
+    said, code = run(2.)
+    assert code == 1 and "'mine' of the schemes" in said and "its code has changed" in said and "Traceback" not in said
+    before = finished(out)
+    said, code = run(2., "mine, new")
+    assert code == 0 and before.items() <= finished(out).items(), said
+    s = load_results(out).scores.groupby("scheme").score.agg(["min", "max"])
+    assert s.loc["mine"].tolist() == [1, 1] and s.loc["mine, new"].tolist() == [2, 2]
+
+
+def test_changed_corpus_does_not_mix(tiny, tmp_path):
+    "Another text in the same file gives other units; a table of both would be of neither"
+    words = "It was a long day and nobody in the small town by the sea wanted to go home before the rain had stopped again."
+    (tmp_path/"texts.txt").write_text("\n\n".join(f"{i} {words}" for i in range(9)))
+    toml, out = study_file(tmp_path, tiny, seeds="[0]"), tmp_path/"out"
+    toml.write_text(toml.read_text().replace('source = "topics"',
+        f"source = '{tmp_path/'texts.txt'}'\nsplit = 'reference'\nprompt_tokens = 8\ntext_tokens = 8"))
+    assert len(run_study(toml, out, progress=False).units)
+    (tmp_path/"texts.txt").write_text("\n\n".join(f"{i} {words}" for i in range(10, 30)))
+    with pytest.raises(ValueError, match="has two versions of the"): table(run_study(toml, out, progress=False))
+
+
+def test_killed_before_the_first_study_json(tiny, tmp_path):
+    out = tmp_path/"out"
+    out.mkdir()
+    (out/".study-1").write_text("{")
+    assert len(run_study(study_file(tmp_path, tiny, seeds="[0]"), out, only="kind=texts", progress=False).units)
+
+
+def test_attacks_that_ask_the_host_ask_the_right_one(tiny, tmp_path):
+    other = shutil.copytree(tiny, tmp_path/"other")
+    bench, row = Bench(), Study("x", [dict(kind="kgw")], [dict(kind="synonyms")]).attack_rows[1]
+    a, b = (bench.attack(row, str(h)) for h in (tiny, other))
+    assert a.host is bench.host(str(tiny)) and b.host is bench.host(str(other)) and bench.attack(row, str(tiny)) is a
+
+
+def test_synthid_plays_among_what_is_sampled_from(tiny, monkeypatch):
+    "Temperature and top-k come before the tournament, and after a bias"
+    calls, bench = [], Bench()
+    monkeypatch.setattr(runner, "complete", lambda *args, **kw: calls.append((args[4], kw)))
+    h, g = str(tiny), Study("x", [dict(kind="kgw")], generation=dict(temperature=.5, top_k=5, no_repeat_ngram=0)).generation
+    synth, kgw = (find_scheme(k)(bench.host(h)) for k in ("synthid", "kgw"))
+    for s in (synth, kgw): bench.generate(s, h, ["x"], 0, g)
+    torch.manual_seed(0)
+    ids, x = torch.randint(9, 99, (2, 12)), torch.randn(2, bench.host(h).vocab_size)
+    (make, kw), (_, plain) = calls
+    assert "temperature" not in kw and "top_k" not in kw and plain["temperature"] == .5 and plain["top_k"] == 5
+    got = make(8)(ids, x)
+    kept = torch.zeros_like(x, dtype=torch.bool).scatter_(1, x.topk(5)[1], True)
+    want = synth.processor(8)(ids, (x/.5).masked_fill(~kept, -torch.inf))
+    assert torch.allclose(got[kept], want[kept]) and (got.softmax(-1)[~kept] == 0).all()
+    assert abs(got.softmax(-1)[kept].sum() - 2) < 1e-5 and not torch.allclose(got.softmax(-1), (x/.5).softmax(-1))
+
+
 def test_units_do_not_depend_on_the_batch(tiny, tmp_path):
     toml = study_file(tmp_path, tiny, seeds="[0]")
     toml.write_text(toml.read_text().replace("unit = 1", "unit = 2"))
@@ -253,6 +332,15 @@ def test_units_do_not_depend_on_the_batch(tiny, tmp_path):
 def test_host_without_pad_token(tiny):
     h = Bench().host(str(tiny))
     assert h.tokenizer.pad_token_id is not None
+
+
+def test_completions_of_a_tokenizer_without_special_tokens(tiny):
+    "Nothing to pad with: any id will do, for padding is masked"
+    h, prompts = load_host(str(tiny)), ["The old harbour", "The old harbour by the sea is"]
+    want = complete(h, prompts, 5)
+    h.tokenizer.pad_token = h.tokenizer.eos_token = h.tokenizer.bos_token = None
+    assert h.tokenizer.pad_token_id is None is h.tokenizer.eos_token_id
+    assert complete(h, prompts, 5) == want
 
 
 def test_attack_that_leaves_nothing(tiny, tmp_path):

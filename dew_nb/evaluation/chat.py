@@ -110,14 +110,15 @@ def _redact(self:ChatClient, text):
     if key: text = text.replace(key, '[key]')
     return ' '.join(text.split())[:200]
 
-# %% ../../nbs/22_chat.ipynb #7e0b4cd1
+# %% ../../nbs/22_chat.ipynb #50283ddd
 def _content(r):
     "The answer in a response, or `ChatBadAnswer`"
     try: choice = r.json()['choices'][0]
     except (ValueError, LookupError, TypeError):
         said = ' '.join(r.text.split())[:120]
         raise ChatBadAnswer(f'no chat completion in the answer: {said!r}') from None
-    text = (choice.get('message') or {}).get('content') if isinstance(choice, dict) else None
+    said = choice.get('message') if isinstance(choice, dict) else None
+    text = said.get('content') if isinstance(said, dict) else None
     if not isinstance(text, str) or not text.strip():
         why = choice.get('finish_reason') if isinstance(choice, dict) else None
         raise ChatBadAnswer(f'an answer without content (finish_reason {why!r})')

@@ -293,7 +293,7 @@ class Corpus:
         "A digest of every text, for the provenance of a result"
         return content_key(self.prompts, self.human)
 
-# %% ../../nbs/20_corpora.ipynb #47ebc6f2
+# %% ../../nbs/20_corpora.ipynb #e191c9fe
 def _tokenizer(host): return getattr(host, 'tokenizer', host)
 
 def cut_tokens(
@@ -303,6 +303,8 @@ def cut_tokens(
     n_text: int=200, # tokens of the continuation
 ) -> list[tuple[str, str]|None]: # (prompt, continuation), None for a document that is too short
     "The first `n_prompt` tokens of each document and the `n_text` after them, as text"
+    if min(n_prompt, n_text) < 1: raise ValueError(
+        f'n_prompt is {n_prompt}, n_text {n_text}: expected at least 1 token of each')
     tok, n, out = _tokenizer(host), n_prompt + n_text, []
     fast = getattr(tok, 'is_fast', False)
     enc = tok(list(texts), add_special_tokens=False, return_offsets_mapping=fast, verbose=False)
@@ -369,7 +371,7 @@ def hash_gumbel(
     u = (((x >> 32) & 0xFFFFFFFF).to(torch.float32) + .5) * 2.**-32
     return -torch.log(-torch.log1p(-u.clamp(max=1 - 2.**-24)))
 
-# %% ../../nbs/20_corpora.ipynb #1c424756
+# %% ../../nbs/20_corpora.ipynb #76822aa0
 class SeededSampler(LogitsProcessor):
     "Turns greedy decoding into sampling with one seed a text; the last of the processors"
     def __init__(self,
@@ -382,10 +384,9 @@ class SeededSampler(LogitsProcessor):
         if not 0 < top_p <= 1: raise ValueError(f'top_p is {top_p}: expected 0 < top_p <= 1')
         self.seeds, self.step = torch.as_tensor(list(seeds)), 0
         self.temperature, self.top_p, self.top_k = temperature, top_p, top_k
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    def warp(self, scores: torch.Tensor) -> torch.Tensor:
+        "Logits under the temperature, with -inf for what the sampling leaves out"
         s = scores.float() / self.temperature
-        if len(s) != len(self.seeds): raise ValueError(
-            f'{len(self.seeds)} seeds for a batch of {len(s)} rows: give one seed a row')
         if self.top_k:
             least = s.topk(min(self.top_k, s.shape[-1]))[0][:, -1:]
             s = s.masked_fill(s < least, -torch.inf)
@@ -393,11 +394,16 @@ class SeededSampler(LogitsProcessor):
             v, i = s.sort(descending=True)
             out = v.softmax(-1).cumsum(-1) - v.softmax(-1) >= self.top_p
             s = s.masked_fill(out.scatter(1, i, out), -torch.inf)
+        return s
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        s = self.warp(scores)
+        if len(s) != len(self.seeds): raise ValueError(
+            f'{len(self.seeds)} seeds for a batch of {len(s)} rows: give one seed a row')
         g = hash_gumbel(self.seeds.to(s.device), self.step, s.shape[-1])
         self.step += 1
         return s + g
 
-# %% ../../nbs/20_corpora.ipynb #bb111b4a
+# %% ../../nbs/20_corpora.ipynb #cd8bc437
 def _pad_left(ids, pad, device):
     "Left-padded ids and their mask"
     width = max(map(len, ids))
@@ -405,12 +411,13 @@ def _pad_left(ids, pad, device):
     mask = torch.tensor([[0] * (width - len(i)) + [1] * len(i) for i in ids], device=device)
     return dict(input_ids=x, attention_mask=mask)
 
-def _check_prompts(prompts):
+def _check_prompts(prompts, batch_size):
+    if batch_size < 1: raise ValueError(f'batch_size is {batch_size}: expected 1 or more')
     if isinstance(prompts, str): raise TypeError('prompts is a string: expected a list of strings')
     if bad := [i for i, p in enumerate(prompts) if not p.strip()]:
         raise ValueError(f'Empty prompt at index {bad[0]}: a model needs at least one token')
 
-# %% ../../nbs/20_corpora.ipynb #2b52fb59
+# %% ../../nbs/20_corpora.ipynb #219aa08e
 @torch.no_grad()
 def complete(
     host, # `.model` and `.tokenizer`
@@ -425,12 +432,12 @@ def complete(
     progress: bool=False, # show a bar
 ) -> list[str]: # the continuations only
     "Sampled continuations, each with random numbers of its own"
-    _check_prompts(prompts)
+    _check_prompts(prompts, batch_size)
     tok, model, out = host.tokenizer, host.model, [None] * len(prompts)
     kw = dict(max_new_tokens=max_new_tokens, min_new_tokens=min_new_tokens, do_sample=False,
               num_beams=1, no_repeat_ngram_size=no_repeat_ngram_size,
               temperature=None, top_p=None, top_k=None)
-    pad = tok.pad_token_id if tok.pad_token_id is not None else tok.eos_token_id
+    pad = next(i for i in (tok.pad_token_id, tok.eos_token_id, 0) if i is not None) # masked
     ids = [tok(p)['input_ids'] for p in prompts]
     order = sorted(range(len(prompts)), key=lambda i: len(ids[i]))
     for s in tqdm(range(0, len(order), batch_size), disable=not progress, desc='completions'):

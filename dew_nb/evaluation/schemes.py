@@ -33,10 +33,11 @@ class WatermarkScheme(Protocol):
     def score(self, texts: Sequence[str]) -> np.ndarray: ...
     def rekey(self, seed: int) -> 'WatermarkScheme': ...
 
-# %% ../../nbs/24_schemes.ipynb #82c69b80
+# %% ../../nbs/24_schemes.ipynb #51d0cad7
 class Scheme:
     "A name, a seed and the parameters; subclasses write `processor` and `measure`"
     needs_encoder = False # whether the context encoder matters
+    warped = False # whether the processor wants logits after temperature, top-k and top-p
     def __init__(self,
         host, # from `load_host`
         encoder=None, # from `load_encoder`, if the scheme needs one
@@ -260,9 +261,10 @@ class InRows(LogitsProcessor):
         return torch.cat([p(input_ids[i:i+self.rows], scores[i:i+self.rows])
                           for p, i in zip(self.parts, starts)])
 
-# %% ../../nbs/24_schemes.ipynb #69656154
+# %% ../../nbs/24_schemes.ipynb #83223715
 class SynthID(Scheme):
     "Tournament sampling (Dathathri et al.), two leaves, on transformers' processor"
+    warped = True # it changes the distribution that is drawn from, not the logits
     def __init__(self, host, encoder=None, seed=0, name=None, *,
         depth: int=30, # layers of the tournament, one key each
         ngram_len: int=4, # context and token: the paper's 3 tokens and the next one
