@@ -201,11 +201,12 @@ def test_chat_attacks_through_the_runner(tiny, tmp_path):
             base_url = "{srv.url}"
             model = "m"
             {x}
-            """ for k, x in (("paraphrase", ""), ("chat_translate", 'target = "French"')))
+            """ for k, x in (("paraphrase", "timeout = 200\nmax_tokens = 90"), ("chat_translate", 'target = "French"')))
         toml, out = study_file(tmp_path, tiny, seeds="[0]", more=textwrap.dedent(more)), tmp_path/"out"
         r = run_study(toml, out, progress=False)
         n = len(srv.requests)
         t = r.texts[r.texts.attack.isin(["paraphrase", "chat_translate"])]
+        assert {("Paraphrase" in q["messages"][0]["content"], q.get("max_tokens")) for q in srv.requests} == {(True, 90), (False, None)}
         assert len(t) == 8 and t.text.str.startswith("Rewritten: ").all() and n == t.merge(r.texts[r.texts.attack == "none"],
             on=["source", "i"]).drop_duplicates(["attack_x", "text_y"]).shape[0]
         for p in out.glob("units/attacked-*"): shutil.rmtree(p)

@@ -39,7 +39,7 @@ def find_scheme(
     _known([kind], SCHEMES, 'kind of a scheme')
     return SCHEMES[kind]
 
-# %% ../../nbs/25_studies.ipynb #be93ea6e
+# %% ../../nbs/25_studies.ipynb #9fdcb0fc
 def _synonyms(host, cache, rate=.3, masked_lm=None, constrain=True):
     from dew_nb.evaluation.synonyms import SynonymSubstitution
     return SynonymSubstitution(rate, masked_lm=masked_lm, host=None if masked_lm else host,
@@ -51,18 +51,21 @@ def _translate(host, cache, model, beam_size=1, prefix=''):
     return Translate(model, beam_size=beam_size, prefix=prefix, device=device, cache=cache)
 def _round_trip(host, cache, there, back, beam_size=1):
     return RoundTrip(*(_translate(host, cache, m, beam_size) for m in (there, back)))
-def _chat(cache, base_url, model, api_key_env, concurrency, temperature):
+def _chat(cache, *args, timeout, max_tokens, temperature):
     from dew_nb.evaluation.chat import ChatClient
-    return ChatClient(base_url, model, api_key_env, concurrency, cache=cache,
-                      temperature=temperature)
-def _paraphrase(host, cache, base_url, model, api_key_env=None, concurrency=8, temperature=0.):
+    more = dict(max_tokens=max_tokens) if max_tokens else {}
+    return ChatClient(*args, timeout=timeout, cache=cache, temperature=temperature, **more)
+def _paraphrase(host, cache, base_url, model, api_key_env=None, concurrency=8, temperature=0.,
+                timeout=60., max_tokens=None):
     from dew_nb.evaluation.rewriting import ChatParaphrase
-    return ChatParaphrase(_chat(cache, base_url, model, api_key_env, concurrency, temperature))
-def _chat_translate(host, cache, base_url, model, target, api_key_env=None, concurrency=8,
-                    temperature=0.):
+    return ChatParaphrase(_chat(cache, base_url, model, api_key_env, concurrency, timeout=timeout,
+                                max_tokens=max_tokens, temperature=temperature))
+def _chat_translate(host, cache, base_url, model, target, source='English', api_key_env=None,
+                    concurrency=8, temperature=0., timeout=60., max_tokens=None):
     from dew_nb.evaluation.rewriting import ChatTranslate
-    chat = _chat(cache, base_url, model, api_key_env, concurrency, temperature)
-    return ChatTranslate(chat, target)
+    chat = _chat(cache, base_url, model, api_key_env, concurrency, timeout=timeout,
+                 max_tokens=max_tokens, temperature=temperature)
+    return ChatTranslate(chat, target, source)
 def _dipper(host, cache, lexical=40, order=0, model=None, tokenizer=None, sentences=3, top_p=.75,
             max_new_tokens=512, prefix='', dtype='auto'):
     from dew_nb.evaluation.rewriting import DIPPER_MODEL, DIPPER_TOKENIZER, Dipper
