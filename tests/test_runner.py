@@ -2,6 +2,7 @@
 import json, os, random, shutil, signal, subprocess, sys, textwrap, time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -213,6 +214,62 @@ def test_chat_attacks_through_the_runner(tiny, tmp_path):
         run_study(toml, out, progress=False)
         assert len(srv.requests) == n                                # answers were cached on disk
     assert set(r.scores.attack) == {"none", "deletion-0.3", "paraphrase", "chat_translate"}
+
+
+def test_a_judge_compares_texts_with_the_unmarked_ones(tiny, tmp_path):
+    from dew_nb.evaluation.chat import LocalServer
+    def reply(body):                                                 # likes the sample with more e's
+        q = body["messages"][-1]["content"]
+        if "=== End of Sample 2" not in q: return "what?"
+        a, b = (q.split(f"=== End of Sample {k}")[0].split("===")[-1].count("e") for k in (1, 2))
+        return "1" if a > b else "2" if a < b else "TIE"
+    with LocalServer(reply) as srv:
+        judge = f'[quality.preference]\nbase_url = "{srv.url}"\nmodel = "judge"\n'
+        r = run_study(study_file(tmp_path, tiny, more=judge), tmp_path/"out", progress=False)
+    t = r.texts[r.texts.attack == "none"].set_index(["source", "seed", "i"]).text
+    p = r.preference.set_index(["source", "seed", "i"])
+    assert len(p) == 6 and set(p.judge) == {"judge"} and p.understood.all()
+    for (s, seed, i), x in p.preference.items():
+        assert x == np.sign(t[s, seed, i].count("e") - t["none", seed, i].count("e"))
+    c = table(r).cells.query("measure == 'nps'")
+    assert c.value.item() == pytest.approx(p.preference.mean()) and c.seeds.item() == 3 and " NPS |" in table(r).markdown()
+    assert f"{p.preference.mean():+.3f}".replace("0.", ".", 1) in table(r).markdown()
+    packed = r.pack(tmp_path/"packed")
+    assert (packed.preference.preference.to_numpy() == r.preference.preference.to_numpy()).all()
+    with pytest.raises(ValueError, match="did you mean 'base_url'"):
+        Study.load(study_file(tmp_path, tiny, more=judge.replace("base_url", "bas_url")))
+
+
+def test_attacks_one_after_the_other(tiny, tmp_path):
+    more = '[[attacks]]\nkind = "deletion"\nrate = [0.3, 0.6]\nname = "twice"\nthen = {kind = "deletion", rate = 1.0}\n'
+    s = Study.load(study_file(tmp_path, tiny, seeds="[0]", more=more))
+    assert [a.label for a in s.attack_rows] == ["none", "deletion-0.3", "twice-0.3", "twice-0.6"]
+    unnamed = Study.load(study_file(tmp_path, tiny, more=more.replace('name = "twice"', "")))
+    assert unnamed.attack_rows[2].label == "deletion-0.3 then deletion-1"
+    with pytest.warns(UserWarning, match="came back empty"): r = run_study(s, tmp_path/"out", progress=False)
+    t = r.texts.groupby("attack").text.apply(list)
+    assert set(t["twice-0.3"] + t["twice-0.6"]) == {""} and all(t["deletion-0.3"])
+    for then, says in (('{kind = "delition"}', "did you mean 'deletion'"), ('{kind = "deletion", rat = 1.0}', "did you mean 'rate'"),
+                       ('{kind = "deletion", rate = [0.1, 0.2]}', "expected one attack")):
+        with pytest.raises(ValueError, match=says):
+            Study.load(study_file(tmp_path, tiny, more=f'[[attacks]]\nkind = "deletion"\nrate = 0.9\nthen = {then}\n'))
+
+
+def test_a_text_that_the_server_refuses(tiny, tmp_path):
+    from dew_nb.evaluation.chat import ChatRefused, LocalServer
+    n = []
+    def reply(body):
+        n.append(1)
+        return (400, {}, "content filter") if len(n) == 1 else "Rewritten."
+    with LocalServer(reply) as srv:
+        chat = f'[[attacks]]\nkind = "paraphrase"\nbase_url = "{srv.url}"\nmodel = "m"\nconcurrency = 1\n'
+        with pytest.raises(ChatRefused): run_study(study_file(tmp_path, tiny, seeds="[0]", more=chat), tmp_path/"a", progress=False)
+        n.clear()
+        toml = study_file(tmp_path, tiny, seeds="[0]", more=chat + 'on_refused = "empty"\n')
+        toml.write_text(toml.read_text().replace("unit = 1", "unit = 2"))
+        with pytest.warns(UserWarning, match="came back empty"): r = run_study(toml, tmp_path/"b", progress=False)
+    t = r.texts[r.texts.attack == "paraphrase"].text
+    assert sorted(t) == ["", "Rewritten.", "Rewritten.", "Rewritten."]
 
 
 def test_extended_by_a_row_a_seed_and_an_attack(tiny, tmp_path):

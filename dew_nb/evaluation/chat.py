@@ -132,14 +132,14 @@ def _hint(self:ChatClient, status):
     return {401: f' (check the key in {key})', 403: f' (check the key in {key})',
             404: ' (check base_url and model)'}.get(status, '')
 
-# %% ../../nbs/22_chat.ipynb #c660328a
+# %% ../../nbs/22_chat.ipynb #f5d42cbe
 @patch
 def _attempt(self:ChatClient, http, body):
     "The answer, or an error whose `.wait` is seconds, None (back off) or False (give up)"
     import httpx
-    def fail(kind, msg, wait=None):
+    def fail(kind, msg, wait=None, status=None):
         e = kind(f'{self!r}: {self._redact(msg)}')
-        e.wait = wait
+        e.wait, e.status = wait, status
         return e
     try: r = http.post(f'{self.base_url}/chat/completions', json=body)
     except httpx.TimeoutException:
@@ -153,9 +153,10 @@ def _attempt(self:ChatClient, http, body):
             ChatBadAnswer if r.status_code < 400 else ChatRefused)
     wait = retry_after(r.headers.get('retry-after')) if retry else False
     said = ' '.join(r.text.split())[:120]
-    raise fail(kind, f'status {r.status_code}: {said}{self._hint(r.status_code)}', wait)
+    raise fail(kind, f'status {r.status_code}: {said}{self._hint(r.status_code)}', wait,
+               r.status_code)
 
-# %% ../../nbs/22_chat.ipynb #f6753576
+# %% ../../nbs/22_chat.ipynb #0368232e
 @patch
 def _ask(self:ChatClient, http, body, stop):
     "One question, with retries; `stop` is set when the run is being given up"
@@ -166,12 +167,17 @@ def _ask(self:ChatClient, http, body, stop):
             if e.wait is not None and e.wait > self.max_wait:
                 raise type(e)(f'{e} (it asks for a wait of {e.wait:g} s, max_wait is '
                     f'{self.max_wait:g}: run again later, answers so far are kept)') from None
-            s = e.wait
-            if s is None: s = min(self.max_wait, self.backoff * 2**a) * random.uniform(.5, 1)
+            s = min(self.max_wait, self.backoff * 2**a) * random.uniform(.5, 1)
+            if e.wait is not None: s = max(e.wait, s if e.wait == 0 else 0) # "at once" is no plan
             log.info('retry %d of %d in %.1f s: %s', a + 1, self.max_retries, s, e)
             if stop.wait(s): raise
 
-# %% ../../nbs/22_chat.ipynb #1746f482
+# %% ../../nbs/22_chat.ipynb #5efce2a6
+def _ends(e, on_error):
+    "Whether an error ends the run: all do, none does, or all but the refusal of one text"
+    own = isinstance(e, (ChatRefused, ChatBadAnswer)) and getattr(e, 'status', 0) not in (401, 403, 404)
+    return on_error == 'raise' or on_error == 'refused' and not own
+
 @patch
 def _body(self:ChatClient, messages, seed):
     body = dict(model=self.model, messages=messages, **self.params)
@@ -188,7 +194,7 @@ def _run(self:ChatClient, bodies, on_error, done):
          tqdm(total=len(bodies), disable=not self.progress, desc=self.model) as bar:
         left = {pool.submit(self._ask, http, b, stop): k for k, b in bodies.items()}
         try:
-            while left and not (errors and on_error == 'raise'):
+            while left and not any(_ends(e, on_error) for e in errors):
                 for f in wait(left, return_when=FIRST_COMPLETED).done:
                     k = left.pop(f)
                     try: done[k] = f.result()
@@ -204,7 +210,7 @@ def _run(self:ChatClient, bodies, on_error, done):
                 if f.exception() is None and self.cache is not None: self.cache.put(k, f.result())
     return errors
 
-# %% ../../nbs/22_chat.ipynb #07fac0af
+# %% ../../nbs/22_chat.ipynb #55f51fed
 def _check_conversations(cs):
     "Refuse what is no list of conversations, and messages without text"
     for i, c in enumerate(cs):
@@ -219,11 +225,11 @@ def _check_conversations(cs):
 def complete(self:ChatClient,
     conversations: Sequence[list[dict]], # each a list of {"role": …, "content": …}
     seeds: Sequence[int]|None=None, # sent with each question, where the server honours seeds
-    on_error: str='raise', # "raise", or "none" to get None for a question that failed
+    on_error: str='raise', # "none": None for what failed; "refused": None for what a filter refused
 ) -> list[str|None]: # one answer each, in order
     "The answers to all `conversations`"
-    if on_error not in ('raise', 'none'):
-        raise ValueError(f'on_error is {on_error!r}: expected "raise" or "none"')
+    if on_error not in ('raise', 'none', 'refused'):
+        raise ValueError(f'on_error is {on_error!r}: expected "raise", "none" or "refused"')
     _check_conversations(conversations)
     if seeds is None: seeds = [None] * len(conversations)
     if len(seeds) != len(conversations):
@@ -235,7 +241,8 @@ def complete(self:ChatClient,
     done = {k: v for k, v in done.items() if v is not None}
     todo = {k: b for k, b in zip(keys, bodies) if k not in done}
     errors = self._run(todo, on_error, done) if todo else []
-    if errors and on_error == 'raise': raise errors[0]
+    if bad := next((e for e in errors if _ends(e, on_error)), None): raise bad
+    if on_error == 'refused' and errors and not done: raise errors[0] # it refuses everything
     return [done.get(k) for k in keys]
 
 # %% ../../nbs/22_chat.ipynb #8508b335

@@ -94,7 +94,7 @@ def parse_verdict(
     m = re.fullmatch(r'[\s"\'*`.(\[]*(1|2|tie)[\s"\'*`.)\]]*', answer or '', re.I)
     return None if m is None else {'1': 1, '2': 2}.get(m[1], 0)
 
-# %% ../../nbs/23_quality.ipynb #6081942e
+# %% ../../nbs/23_quality.ipynb #b6784c4b
 @dataclass(frozen=True)
 class NetPreference:
     "Net Preference Score with what it is made of"
@@ -107,6 +107,7 @@ class NetPreference:
     unparsable: int # answers (two a pair) that could not be understood
     failed: int # answers that the server never gave
     decisions: np.ndarray # (N,) +1, 0 or -1
+    understood: np.ndarray # (N,) whether both answers were
     def __repr__(self): return (f'NetPreference({self.nps:+.3f}, 95% [{self.interval[0]:+.3f}, '
         f'{self.interval[1]:+.3f}], {self.wins} wins, {self.losses} losses, {self.ties} ties '
         f'of which {self.split} split, {self.unparsable} unparsable, {self.failed} failed)')
@@ -121,7 +122,7 @@ def judge_queries(
     return [JUDGE_QUERY.format(prompt=p, completion1=a, completion2=b)
             for p, a, b in zip(prompts, first, second)]
 
-# %% ../../nbs/23_quality.ipynb #6660c86d
+# %% ../../nbs/23_quality.ipynb #1ff41e8d
 def net_preference_score(
     client: ChatClient, # the judge
     prompts: Sequence[str], # what the completions continue
@@ -147,7 +148,8 @@ def net_preference_score(
     failed = sum(x is None for x in answers)
     return NetPreference(float(d.mean()), bootstrap_interval(d, np.mean, seed=seed),
         int((d > 0).sum()), int((d < 0).sum()), int((d == 0).sum()),
-        int((understood & (a != b)).sum()), sum(v is None for v in vs) - failed, failed, d)
+        int((understood & (a != b)).sum()), sum(v is None for v in vs) - failed, failed, d,
+        understood)
 
 # %% ../../nbs/23_quality.ipynb #3f4a5c1d
 def _ngrams(text, n):

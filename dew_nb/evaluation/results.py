@@ -21,7 +21,7 @@ from .studies import Study, _known
 # %% auto #0
 __all__ = ['Results', 'load_results', 'cells', 'Table', 'table', 'dew_eval']
 
-# %% ../../nbs/27_results.ipynb #c146a928
+# %% ../../nbs/27_results.ipynb #f637d3f0
 def _once(units, name):
     "The units, if no two are different versions of the same thing"
     cols = 'kind source host encoder seed attack start scheme judge'.split()
@@ -33,7 +33,7 @@ def _once(units, name):
 
 @dataclass(eq=False)
 class Results:
-    "Tidy frames: `units`, `texts`, `scores`, `quality`, `similarity`, `changes`"
+    "Tidy frames: `units`, `texts`, `scores`, `quality`, `similarity`, `preference`, `changes`"
     path: Path # the folder
     study: dict # its `study.json`
     def __repr__(self):
@@ -105,7 +105,7 @@ def _frame(self:Results, kind, file, cols):
 
 _BY = ['source', 'host', 'seed', 'attack']
 
-# %% ../../nbs/27_results.ipynb #dd569b8d
+# %% ../../nbs/27_results.ipynb #aed64416
 @patch(as_prop=True)
 def texts(self:Results):
     "Every text, attacked ones too; read from disk each time"
@@ -122,6 +122,10 @@ def quality(self:Results):
 def similarity(self:Results):
     "Cosine of every unattacked text to the unmarked one after the same prompt"
     return self._frame(['similarity'], 'similarity.parquet', [*_BY, 'encoder', 'judge'])
+@patch(as_prop=True)
+def preference(self:Results):
+    "A chat model's choice between every unattacked text (+1) and the unmarked one (-1)"
+    return self._frame(['preference'], 'preference.parquet', [*_BY, 'encoder', 'judge'])
 @patch(as_prop=True)
 def changes(self:Results):
     "How much the attacks changed"
@@ -172,7 +176,7 @@ def _slim(d):
         compression_level=12, use_dictionary=['unit'], use_byte_stream_split=floats)
     return f.getvalue()
 
-# %% ../../nbs/27_results.ipynb #10a368ab
+# %% ../../nbs/27_results.ipynb #d308d3ad
 @patch
 def pack(self:Results,
     path: str|Path, # folder for the files; an older pack in it is replaced
@@ -190,7 +194,7 @@ def pack(self:Results,
     kept = list(self._kept_texts(texts, attacked, whole))
     for j in range(0, len(kept), rows):
         files[f'texts-{j//rows:02d}.jsonl.gz'] = gz(kept[j:j+rows])
-    for kind in ('scores', 'quality', 'similarity', 'attacked'):
+    for kind in ('scores', 'quality', 'similarity', 'preference', 'attacked'):
         name = f'{kind if kind != "attacked" else "change"}.parquet'
         d = self._stored(list(self.units.id[self.units.kind == kind]), name)
         if len(d): files[name] = _slim(d.drop(columns=[c for c in drop if c in d]))
@@ -223,7 +227,7 @@ def _rates(m, u, ma, ua, fprs, matched):
             for x in leave_one_seed_out(ma, null, ok).itertuples():
                 yield name, x.nominal, x.seed, x.tpr
 
-# %% ../../nbs/27_results.ipynb #af235f94
+# %% ../../nbs/27_results.ipynb #79d3446f
 def cells(
     results: Results, # of a study
     fprs: Sequence[float]=(.01, .05), # nominal false positive rates
@@ -249,6 +253,10 @@ def cells(
     by = ['source', 'host', 'encoder', 'seed']
     for (src, host, enc, seed), d in results.similarity.groupby(by, sort=False):
         out.append((src, host, enc, 'none', 'similarity', 0., seed, d.similarity.median()))
+    by = ['source', 'host', 'encoder', 'judge', 'seed']
+    for (src, host, enc, judge, seed), d in (p := results.preference).groupby(by, sort=False):
+        m = f'nps {judge}' if p.judge.nunique() > 1 else 'nps'
+        out.append((src, host, enc, 'none', m, 0., seed, d.preference.mean()))
     key = ['scheme', 'host', 'encoder', 'attack', 'measure', 'nominal']
     d = pd.DataFrame(out, columns=[*key, 'seed', 'value'])
     g = d.groupby(key, sort=False).value
@@ -256,7 +264,7 @@ def cells(
     how = np.where(f.seeds > 1, 'leave one seed out', 'own seed')
     return f.assign(protocol=np.where(f.measure.str.startswith('tpr'), how, 'each seed'))
 
-# %% ../../nbs/27_results.ipynb #c2278554
+# %% ../../nbs/27_results.ipynb #2865efd9
 @dataclass(eq=False, repr=False)
 class Table:
     "The paper's layout: `.html()`, `.markdown()`, `.latex()`; `.cells` has the figures"
@@ -285,7 +293,7 @@ class Table:
             row = []
             for c in self.columns:
                 v, h = self._at.get((r, c), (math.nan, math.nan))
-                s = _num(v, c[1])
+                s = _num(v, c[1], '+' if c[1].startswith('nps') else '')
                 digits = 2 if c[1].startswith('ppl') else 3
                 win = s and r[0] not in self.negatives and round(v, digits) == self.best(c)
                 row.append((bold(s) if win else s) + (pm(_num(h, c[1])) if s else ''))
@@ -326,18 +334,19 @@ def html(self:Table) -> str:
     head = f'<thead><tr><th></th>{top}</tr><tr><th>scheme</th>{sub}</tr></thead>'
     return f'<table class="dew-table">{head}\n<tbody>{body}</tbody></table>'
 
-# %% ../../nbs/27_results.ipynb #40ffac30
+# %% ../../nbs/27_results.ipynb #50be16b6
 _NAMES = dict(tpr='TPR', tpr_matched='matched TPR', auroc='AUROC', ppl='PPL',
-              similarity='similarity')
-def _is_quality(measure): return measure.startswith(('ppl', 'similarity'))
+              similarity='similarity', nps='NPS')
+def _is_quality(measure): return measure.startswith(('ppl', 'similarity', 'nps'))
 
 def _head(measure, nominal):
-    name = _NAMES.get(measure, measure.replace('ppl', 'PPL'))
+    name = _NAMES.get(measure, measure.replace('ppl', 'PPL').replace('nps ', 'NPS '))
     return f'{name}@{nominal:.0%}' if nominal else name
 
 def _num(x, measure, sign=''):
     if x is None or math.isnan(x): return ''
-    return f'{x:.2f}' if measure.startswith('ppl') else f'{x:.3f}'.replace('0.', '.', 1)
+    if measure.startswith('ppl'): return f'{x:.2f}'
+    return f'{x:{sign}.3f}'.replace('0.', '.', 1)
 
 @patch
 def cell_command(self:Table,
@@ -371,10 +380,10 @@ def _repr_html_(self:Table): return self.html()
 @patch
 def __repr__(self:Table): return self.markdown()
 
-# %% ../../nbs/27_results.ipynb #306530bb
+# %% ../../nbs/27_results.ipynb #651d8d71
 def table(
     results: Results|str|Path, # results, or their folder
-    measures: Sequence[str]=('tpr', 'tpr_matched', 'auroc', 'ppl'), # or also "similarity"
+    measures: Sequence[str]=('tpr', 'tpr_matched', 'auroc', 'ppl', 'nps'), # or "similarity"
     attacks: Sequence[str]|None=None, # which attacks, in which order; None: all
     schemes: Sequence[str]|None=None, # rows in order, by label or pattern ("DEW*"); None: all
     hosts: Sequence[str]|None=None, # those of some hosts only; None: all

