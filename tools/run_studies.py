@@ -7,8 +7,8 @@
     python tools/run_studies.py --work NEW --from OUT/raw/*           go on with it on another machine
 
 Studies, in the order of their priority: main (the main table, unattacked and after word deletion), rewriting (its other
-attacks), donors, ablation, encoders, strength, scan, null, domains (with --handbook or --pieces), preset. Each is made of jobs, and a job of one or more processes
-that share its work. At most --workers of them run at a time. Their output goes to WORK/log. A job that fails is
+attacks), donors, ablation, encoders, strength, scan, null, domains (with --handbook or --pieces), preset. Each is made
+of jobs, and a job of one or more processes that share its work. At most --workers of them run at a time. Their output goes to WORK/log. A job that fails is
 reported, and tried again at the next start; what needs it waits. After --minutes, or on Ctrl-C, the processes are
 stopped. What they had finished stays: the runner and the donor study go on where they were, the study of the null and
 that of the scan, which take minutes, begin again. Packing comes after that and takes its own time.

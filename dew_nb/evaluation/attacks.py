@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Callable, Protocol, Sequence, runtime_checkable
 
 # %% auto #0
-__all__ = ['log', 'Attack', 'EmptyTextWarning', 'EmptyTextError', 'empty_texts', 'BaseAttack', 'NoAttack', 'Compose',
+__all__ = ['log', 'LONGEST', 'Attack', 'EmptyTextWarning', 'EmptyTextError', 'empty_texts', 'BaseAttack', 'NoAttack', 'Compose',
            'WordDeletion', 'edit_rate', 'ChangeReport', 'embedding_similarity', 'change_report', 'split_sentences',
            'map_sentences', 'find_model', 'Translate', 'RoundTrip']
 
@@ -326,7 +326,9 @@ def find_model(
     raise FileNotFoundError(f'No model folder {str(name)!r}: {where}. '
                             'Give a folder, or set DEW_MODELS to the folder that holds it')
 
-# %% ../../nbs/21_attacks.ipynb #11556df0
+# %% ../../nbs/21_attacks.ipynb #37a7803b
+LONGEST = 3, 10 # PyTorch: at most 3n + 10 pieces for n of the source
+
 class Translate(BaseAttack):
     "Translates sentence by sentence, keeping paragraphs"
     seeded = False
@@ -357,7 +359,7 @@ class Translate(BaseAttack):
         super().__init__(name or f'translate-{langs[1] if langs else base}', **kwargs)
     def attack(self, texts, seeds): return map_sentences(texts, self.backend, self.max_words)
     def settings(self):
-        torch = dict(runtime='torch', longest=[3, 10]) # `TorchTranslator.limit`
+        torch = dict(runtime='torch', longest=LONGEST)
         return dict(model=self._weights(), beam=self.beam_size, prefix=self.prefix,
                     max_words=self.max_words) | (torch if self.torch else {})
 

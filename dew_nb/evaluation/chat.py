@@ -156,7 +156,7 @@ def _attempt(self:ChatClient, http, body):
     raise fail(kind, f'status {r.status_code}: {said}{self._hint(r.status_code)}', wait,
                r.status_code)
 
-# %% ../../nbs/22_chat.ipynb #0368232e
+# %% ../../nbs/22_chat.ipynb #4fe09cdb
 @patch
 def _ask(self:ChatClient, http, body, stop):
     "One question, with retries; `stop` is set when the run is being given up"
@@ -167,8 +167,7 @@ def _ask(self:ChatClient, http, body, stop):
             if e.wait is not None and e.wait > self.max_wait:
                 raise type(e)(f'{e} (it asks for a wait of {e.wait:g} s, max_wait is '
                     f'{self.max_wait:g}: run again later, answers so far are kept)') from None
-            s = min(self.max_wait, self.backoff * 2**a) * random.uniform(.5, 1)
-            if e.wait is not None: s = max(e.wait, s if e.wait == 0 else 0) # "at once" is no plan
+            s = e.wait or min(self.max_wait, self.backoff * 2**a) * random.uniform(.5, 1)
             log.info('retry %d of %d in %.1f s: %s', a + 1, self.max_retries, s, e)
             if stop.wait(s): raise
 

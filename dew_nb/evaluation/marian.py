@@ -10,10 +10,11 @@ from pathlib import Path
 # %% auto #0
 __all__ = ['read_ct2', 'marian_from_ct2', 'TorchTranslator']
 
-# %% ../../nbs/21b_marian.ipynb #65fd97bd
+# %% ../../nbs/21b_marian.ipynb #4dff0c40
 import numpy as np
 import torch
 from fastcore.basics import patch
+from .attacks import LONGEST
 
 # %% ../../nbs/21b_marian.ipynb #25e748ed
 _TYPES = {0: np.float32, 1: np.int8, 2: np.int16, 3: np.int32, 4: np.float16}
@@ -116,7 +117,7 @@ def marian_from_ct2(
     model.generation_config = GenerationConfig(pad_token_id=V, eos_token_id=eos, decoder_start_token_id=V)
     return model.eval().to(dtype)
 
-# %% ../../nbs/21b_marian.ipynb #fbfa2272
+# %% ../../nbs/21b_marian.ipynb #e0d68d9e
 class TorchTranslator:
     "A CTranslate2 folder, run by PyTorch"
     def __init__(self,
@@ -146,7 +147,7 @@ class TorchTranslator:
         ids = ids[:ids.index(stop)] if stop in ids else ids
         return self.tgt.decode([self.words[i] for i in ids if i < len(self.words)])
     @staticmethod
-    def limit(n): return min(256, 3*n + 10) # pieces of a translation, for n of the source
+    def limit(n): return min(256, LONGEST[0]*n + LONGEST[1]) # pieces, for n of the source
 
 # %% ../../nbs/21b_marian.ipynb #1c30b64c
 @patch

