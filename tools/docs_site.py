@@ -109,9 +109,10 @@ def param_table(s:api.Symbol) -> str:
     code = lambda x: f'`{_cell(x)}`' if x else ''
     cols = {'Parameter': [p.name if p is s.returns else code(p.name) for p in rows], 'Type': [code(p.type.replace(' | ', '|')) for p in rows],
             'Default': [code(p.default) for p in rows], 'Meaning': [_cell(_doc(p.doc)) for p in rows]}
-    cols = {k: v for k, v in cols.items() if any(v) or k == 'Meaning'}
+    if not any(cols['Meaning']): return ''                  # the signature says as much
+    cols = {k: v for k, v in cols.items() if any(v)}
     line = lambda xs: '| ' + ' | '.join(xs) + ' |'
-    return '\n'.join([line(cols), line(['---']*len(cols)), *map(line, zip(*cols.values()))]) if rows else ''
+    return '\n'.join([line(cols), line(['---']*len(cols)), *map(line, zip(*cols.values()))])
 
 def api_entry(s:api.Symbol, depth:int=0) -> str:
     "A symbol as an entry of Sphinx's Python domain: found by search, index, links and the page's contents"

@@ -42,7 +42,7 @@ def ensure_pad(
         tokenizer.pad_token = have or tokenizer.convert_ids_to_tokens(0)
     return tokenizer
 
-# %% ../../nbs/26_runner.ipynb #870885ec
+# %% ../../nbs/26_runner.ipynb #04402f2e
 class Bench:
     "Models, schemes and attacks of a run"
     def __init__(self,
@@ -56,14 +56,17 @@ class Bench:
         self.cache, self.now = cache, (None, None)
         self.hosts, self.encoders, self.attacks, self.corpora, self.judges = {}, {}, {}, {}, {}
     def host(self, name):
+        "A host by its name, with a pad token"
         if name not in self.hosts:
             self.hosts[name] = load_host(name, self.device)
             ensure_pad(self.hosts[name].tokenizer)
         return self.hosts[name]
     def encoder(self, name):
+        "An encoder by its name"
         if name not in self.encoders: self.encoders[name] = load_encoder(name, self.device)
         return self.encoders[name]
     def scheme(self, row, host, encoder, seed):
+        "The scheme of a row under the key of a seed; the last one is kept and rekeyed"
         key, s = (row.key, host, encoder), self.now[1]
         if key != self.now[0]:
             self.now = None, None # let go of the last one first
