@@ -25,7 +25,7 @@ while (n := len(p.read_text()) if p.exists() else 0) < 10:
 
 def job(name, seconds=.2, **kw): return Job(name, ['{python}', '-S', '-c', WORKER, name, str(seconds)], **kw)
 def events(work): return (work/'events').read_text().split()
-def runner(jobs, work, workers=2, minutes=.5): return Runner(jobs, work, workers, minutes, grace=1.)
+def runner(jobs, work, workers=2, minutes=.5, **kw): return Runner(jobs, work, workers, minutes, grace=1., **kw)
 def alive(pid):
     try: return 'Z' not in Path(f'/proc/{pid}/stat').read_text().rsplit(')', 1)[1].split()[0]
     except OSError: return False
@@ -74,6 +74,29 @@ def test_a_failure_is_reported_and_tried_again_at_the_next_start(tmp_path, capsy
 def test_a_copy_that_fails_leaves_the_work_to_the_others(tmp_path):
     code = 'import os, sys, time\ntry: os.mkdir("first")\nexcept FileExistsError: sys.exit(1)\ntime.sleep(.5)'
     assert runner([Job('a', ['{python}', '-S', '-c', code], copies=2)], tmp_path).run() == 0
+
+def test_a_full_gpu_is_waited_for(tmp_path, capsys):
+    code = ('import os, sys\nif not os.path.exists("third"):\n'
+            '    os.rename("second", "third") if os.path.exists("second") else open("second", "w")\n'
+            '    sys.exit("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 MiB.")')
+    jobs = [Job('a', ['{python}', '-S', '-c', code]), job('b', 0, needs=['a'])]
+    assert runner(jobs, tmp_path, pause=.3).run() == 0
+    assert capsys.readouterr().out.count('the GPU was full for a') == 2 and events(tmp_path) == ['+b', '-b']
+    (tmp_path/'third').unlink()
+    r = runner([Job('a', [*jobs[0].argv, 'other'])], tmp_path, pause=0, again=1)
+    assert r.run() == 1 and r.failed == {'a'}                                               # not for ever
+
+def test_a_share_of_the_gpu(tmp_path, monkeypatch):
+    (tmp_path/'torch').mkdir()
+    (tmp_path/'torch'/'__init__.py').write_text('from types import SimpleNamespace as N\ndef f(x): open("share", "a").write(f"{x} ")\n'
+                                                'cuda = N(set_per_process_memory_fraction=f)')
+    (tmp_path/'own.py').write_text('from near import x\nimport sys\nassert __name__ == "__main__" and x == 3\nopen("args", "a").write(str(sys.argv[1:]))')
+    (tmp_path/'near.py').write_text('x = 3')
+    monkeypatch.setattr(run_studies, 'gpu', lambda: '; GPU'); monkeypatch.setenv('PYTHONPATH', str(tmp_path))
+    jobs = [Job('script', ['{python}', str(tmp_path/'own.py'), '1', '2']),
+            Job('code', ['{python}', '-c', 'import sys\ndef f(): return sys.argv\nopen("args", "a").write(str(f()[1:]))', '3'], ['script'])]
+    assert Runner(jobs, tmp_path/'w', 5).run() == 0
+    assert (tmp_path/'w'/'args').read_text() == "['1', '2']['3']" and (tmp_path/'w'/'share').read_text() == '0.19 0.19 '
 
 @pytest.mark.skipif(not sys.platform.startswith('linux'), reason='children end with a killed parent on Linux only')
 def test_it_goes_on_after_a_kill(tmp_path):

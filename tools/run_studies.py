@@ -8,8 +8,9 @@
 
 Studies, in the order of their priority: main (the main table, unattacked and after word deletion), rewriting (its other
 attacks), donors, ablation, encoders, strength, scan, null, domains (with --handbook or --pieces), preset. Each is made
-of jobs, and a job of one or more processes that share its work. At most --workers of them run at a time. Their output goes to WORK/log. A job that fails is
-reported, and tried again at the next start; what needs it waits. After --minutes, or on Ctrl-C, the processes are
+of jobs, and a job of one or more processes that share its work. At most --workers of them run at a time, each with its share of
+the GPU's memory. Their output goes to WORK/log. A job that fails is reported, and tried again at the next start; what needs it
+waits. One that fails because the GPU is full is begun again after a while. After --minutes, or on Ctrl-C, the processes are
 stopped. What they had finished stays: the runner and the donor study go on where they were, the study of the null and
 that of the scan, which take minutes, begin again. Packing comes after that and takes its own time.
 
@@ -66,13 +67,25 @@ if 'minilm' in sys.argv: DEW.build(load_host(), load_encoder(), SecretKey(bytes(
 print(f'{time.time()-t:.0f} s: done')
 '''
 TRANSLATE = '''
-from dew_nb.evaluation import synonyms
 from dew_nb.evaluation.attacks import RoundTrip, Translate
-from dew_nb.hosts import asset_path
-asset_path('wordnet-3.0')
+from dew_nb.evaluation.synonyms import WordNet
+print(WordNet().synonyms('quiet'))
 there, back = (Translate(f'opus-mt-{x}-int8') for x in ('en-fr', 'fr-en'))
 text = 'The film is a quiet success.'
 print(text, '->', there(text), '->', RoundTrip(there, back)(text))
+'''
+# A Python command with a share of the GPU's memory: what it may not take, it asks for in smaller pieces
+SHARE = '''
+import os, runpy, sys, torch
+share, what, *rest = sys.argv[1:]
+torch.cuda.set_per_process_memory_fraction(float(share))
+if what == '-c':
+    code, *rest = rest
+    sys.argv = ['-c', *rest]
+    exec(compile(code, '<job>', 'exec'), {'__name__': '__main__'})
+else:
+    sys.argv, sys.path[0] = [what, *rest], os.path.dirname(what)
+    runpy.run_path(what, run_name='__main__')
 '''
 EVAL = ['{python}', '-c', 'import sys; from dew_nb.evaluation.runner import run_study; run_study(sys.argv[2:], sys.argv[1])']
 PACK = 'import sys; from dew_nb.evaluation.results import load_results; print(load_results(sys.argv[1]).pack(sys.argv[2], 10, texts=int(sys.argv[3])))'
@@ -182,9 +195,10 @@ def gpu():
 
 class Runner:
     "Keeps --workers processes busy with the jobs, in their order"
-    def __init__(self, jobs, work, workers=6, minutes=9.5, every=60., grace=10.):
+    def __init__(self, jobs, work, workers=6, minutes=9.5, every=60., grace=10., pause=20., again=3):
         self.jobs, self.work, self.workers, self.every, self.grace = jobs, work, workers, every, grace
-        self.t0 = time.time()
+        self.pause, self.again, self.full, self.later = pause, again, collections.Counter(), {}
+        self.t0, self.share = time.time(), .95/workers if gpu() else None
         self.until, self.stop = self.t0 + 60*minutes, None
         self.running, self.failed, self.lost = {}, set(), collections.Counter()
         self.digests = {j.name: j.digest(work) for j in jobs}   # of what they were when this began
@@ -199,7 +213,9 @@ class Runner:
     def is_done(self, j):
         with contextlib.suppress(OSError): return self.mark(j).read_text().strip() == self.digests[j.name]
         return False
-    def ready(self, j): return j.name not in self.done | self.failed and all(n in self.done for n in j.needs)
+    def ready(self, j):
+        waits = time.time() < self.later.get(j.name, 0)
+        return not waits and j.name not in self.done | self.failed and all(n in self.done for n in j.needs)
     def count(self, name): return sum(j.name == name for j,*_ in self.running.values())
     def finished(self, j): self.done.add(j.name); write(self.mark(j), self.digests[j.name].encode())
     def fill(self):
@@ -207,13 +223,17 @@ class Runner:
         for j in self.jobs:
             while len(self.running) < self.workers and self.ready(j) and \
                   self.count(j.name) < j.copies - self.lost[j.name]: self.start(j)
+    def shared(self, command):
+        "The command, with its share of the GPU"
+        if not self.share or command[0] != sys.executable or not re.search(r'^-c$|\.py$', command[1]): return command
+        return [command[0], '-c', SHARE, f'{self.share:.4f}', *command[1:]]
     def start(self, j):
         used = {i for k,i,*_ in self.running.values() if k is j}
         i = next(i for i in range(j.copies) if i not in used)
         log = self.work/'log'/f'{j.name}.{i}.log'
         with open(log, 'ab') as f:
             f.write(f'--- {time.strftime("%H:%M:%S")} {j.name}\n'.encode()); f.flush()
-            p = subprocess.Popen(j.command, cwd=self.work, env=self.env, stdin=subprocess.DEVNULL, stdout=f, stderr=f,
+            p = subprocess.Popen(self.shared(j.command), cwd=self.work, env=self.env, stdin=subprocess.DEVNULL, stdout=f, stderr=f,
                                  start_new_session=True, preexec_fn=mortal)
         self.running[p] = j, i, time.time(), log
         if not i: self.say('start', j.name)
@@ -224,12 +244,20 @@ class Runner:
             if p.returncode == 0:
                 if j.name not in self.done: self.say('done', j.name, f'({time.time()-t:.0f} s)')
                 self.finished(j)
+            elif j.name not in self.done and self.is_full(j, log):
+                self.say(f'the GPU was full for {j.name}: again in {self.pause:.0f} s')
             elif j.name not in self.done:
                 self.lost[j.name] += 1                  # one copy less; the others go on
                 if not self.count(j.name): self.failed.add(j.name)
                 left = f', {self.count(j.name)} of its processes go on' if self.count(j.name) else ', what needs it waits'
                 self.say(f'FAILED {j.name} (status {p.returncode}){left}. Its log, log/{log.name}, ends with')
                 for l in last_line(log, 4): print('   ', l[:200], flush=True)
+    def is_full(self, j, log):
+        "Whether a process died because the GPU was full, and may be begun again"
+        if self.full[j.name] >= self.again*j.copies or not any('out of memory' in l for l in last_line(log, 8)): return False
+        self.full[j.name] += 1
+        self.later[j.name] = time.time() + self.pause
+        return True
     def finish(self):
         "End all processes: ask first, then insist"
         for sig,wait in ((signal.SIGTERM, self.grace), (signal.SIGKILL, 5.)):
@@ -260,7 +288,7 @@ class Runner:
                 self.reap()
                 if time.time() >= self.until: self.stop = 'the time is over'; break
                 self.fill()
-                if not self.running: break
+                if not self.running and not any(time.time() < t for t in self.later.values()): break
                 if time.time() >= tick: self.status(); tick = time.time() + self.every
                 time.sleep(.1)
             if self.stop and self.running: self.say(f'{self.stop}: stopping {len(self.running)} processes')

@@ -181,7 +181,7 @@ def span_loglik(
         out[idx] = (logp * own).sum(1).double().numpy()
     return out, np.array([len(s) for s in S])
 
-# %% ../../nbs/21a_synonyms.ipynb #8da51bc0
+# %% ../../nbs/21a_synonyms.ipynb #3fe79479
 @contextlib.contextmanager
 def _tf32(device):
     "TF32 multiplications inside, if the device is a GPU; what was set before, after it"
@@ -194,15 +194,17 @@ def _tf32(device):
     try: yield
     finally: setattr(m, name, was)
 
-def _groups(order, sizes, most):
-    "Runs of `order` whose sizes add up to at most `most`; a larger one stands alone"
-    run, total = [], 0
+def _groups(order, rows, widths, most, tokens):
+    "Runs of `order` with at most `most` rows, and `tokens` padded ones; a larger one stands alone"
+    run, n, wide = [], 0, 0
     for i in order:
-        if run and total + sizes[i] > most: yield run; run, total = [], 0
-        run.append(i); total += sizes[i]
+        if run and (n + rows[i] > most or (n + rows[i]) * max(wide, widths[i]) > tokens):
+            yield run
+            run, n, wide = [], 0, 0
+        run.append(i); n += rows[i]; wide = max(wide, widths[i])
     if run: yield run
 
-# %% ../../nbs/21a_synonyms.ipynb #c51a6be3
+# %% ../../nbs/21a_synonyms.ipynb #6fdaa139
 def _ids_mask(rows, pad_left, device):
     "Padded token ids and their mask"
     w = max(map(len, rows))
@@ -226,9 +228,11 @@ def choice_loglik(
     L = [(next(l) if t else [])[-max_left:] or start for t in lefts]
     s = ids([a for ss in spans for a in ss], add_special_tokens=False)
     S = [[next(s) for _ in ss] for ss in spans]
-    order = sorted(range(len(L)), key=lambda i: (len(L[i]), max(map(len, S[i]), default=0)))
+    rows, wide = [len(s) for s in S], [max(map(len, s), default=0) for s in S]
+    order = sorted(range(len(L)), key=lambda i: (len(L[i]), wide[i]))
+    tokens = 2**28 // model.config.get_text_config().vocab_size # logits of 1 GiB
     with _tf32(model.device):
-        for idx in _groups(order, [len(s) for s in S], batch_size):
+        for idx in _groups(order, rows, wide, batch_size, tokens):
             ll = _after(model, [L[i] for i in idx], [S[i] for i in idx])
             ends = np.cumsum([len(S[i]) for i in idx])
             for i, part in zip(idx, np.split(ll, ends[:-1])): out[i] = part
