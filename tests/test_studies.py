@@ -146,7 +146,7 @@ def test_the_studies_as_jobs(tmp_path, capsys):
     assert {j.name for j in run_studies.study_jobs(args('--only', 'main'))} == {'prepare', 'main'}
     tomllib = pytest.importorskip('tomllib')
     files = list((tmp_path/'studies').glob('*.toml'))
-    assert len(files) == 6
+    assert len(files) == 7
     for f in files:
         s = tomllib.loads(f.read_text(encoding='utf-8'))
         assert (s['corpus']['n'], s['generation']['tokens'], s['seeds']) == (2, 16, [0, 1])

@@ -1,6 +1,6 @@
 """Perplexity of stored texts under another model than the one that wrote them.
 
-    python tools/study_judge.py nbs/studies/data/evaluation --judge gemma3-270m --texts 40 --out nbs/studies/data/judge.parquet
+    python tools/study_judge.py nbs/studies/data/first --judge gemma3-270m --texts 40 --out nbs/studies/data/judge.parquet
 
 Reads the unattacked texts of packed (or unpacked) results of `dew_eval` and judges the first --texts of each unit, ten at a
 time, writing after each round; half an hour on two busy CPU cores, seconds on a GPU.
