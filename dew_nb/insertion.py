@@ -83,7 +83,7 @@ def processor(self:DEW,
     "A logits processor for one call of transformers' `generate`"
     return DEWLogitsProcessor(self, prompt_length)
 
-# %% ../nbs/09_insertion.ipynb #427d9029
+# %% ../nbs/09_insertion.ipynb #1cac9f07
 _sampling = dict(top_k=0, top_p=1.0, temperature=1.0) # multinomial, as in the paper
 
 def _prompt_ids(tok, prompts):
@@ -95,12 +95,13 @@ def _prompt_ids(tok, prompts):
 
 def _check_texts(texts, what='text'):
     "A list of strings, or an error that names the culprit"
-    if not isinstance(texts, (list, tuple)):
-        texts = list(texts) if hasattr(texts, '__iter__') else [texts]
+    many = hasattr(texts, '__iter__') and not isinstance(texts, (bytes, bytearray))
+    texts = list(texts) if many else [texts]
     for i,t in enumerate(texts):
         if not isinstance(t, str):
-            raise TypeError(f'{what} {i} is {type(t).__name__}, not a string')
-    return list(texts)
+            hint = ': use .decode("utf-8")' if isinstance(t, (bytes, bytearray)) else ''
+            raise TypeError(f'{what} {i} is {type(t).__name__}, not a string{hint}')
+    return texts
 
 @contextmanager
 def _seeded(seed):
@@ -115,7 +116,7 @@ def _seeded(seed):
         torch.random.set_rng_state(state)
         if cuda is not None: torch.cuda.set_rng_state_all(cuda)
 
-# %% ../nbs/09_insertion.ipynb #87fc4cda
+# %% ../nbs/09_insertion.ipynb #ffb52289
 @patch
 @torch.no_grad()
 def generate(self:DEW,
@@ -129,9 +130,11 @@ def generate(self:DEW,
     progress:bool|None=None, # a progress bar; None: for more than one batch
     **kwargs # more arguments for transformers' `generate`
 ) -> str|list:
-    "Marked continuations: a string for a string, a list for a list"
+    "Marked continuations: a string for a string, a list for a list (see `num_return_sequences`)"
     if self.host is None: raise ValueError(
         'This scheme has no host model: build it with DEW.build(host, ...)')
+    if not isinstance(batch_size, (int, np.integer)) or batch_size < 1: raise ValueError(
+        f'batch_size must be a whole number of at least 1, got {batch_size!r}')
     one = isinstance(prompts, str)
     prompts = _check_texts([prompts] if one else prompts, 'prompt')
     tok, model, out = self.host.tokenizer, self.host.model, []
@@ -145,6 +148,8 @@ def generate(self:DEW,
             P = inp['input_ids'].shape[1]
             steps = procs + ([self.processor(P)] if mark else [])
             ids = model.generate(**inp, logits_processor=steps, **kw)
-            out += tok.batch_decode(ids[:, P:], skip_special_tokens=True,
-                                    clean_up_tokenization_spaces=False)
+            t = tok.batch_decode(ids[:, P:], skip_special_tokens=True,
+                                 clean_up_tokenization_spaces=False)
+            r = len(t)//len(inp['input_ids'])                 # texts of a prompt
+            out += t if r == 1 else [t[j:j+r] for j in range(0, len(t), r)]
     return out[0] if one else out
