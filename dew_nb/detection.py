@@ -48,7 +48,7 @@ def key_null_sum(
     k1 = float(score_covariance(1.0, gamma))
     return score_covariance(rho.clamp(-1, 1), gamma).sum((-1, -2))/k1
 
-# %% ../nbs/10_detection.ipynb #9e29cff7
+# %% ../nbs/10_detection.ipynb #dfd834ad
 @dataclass(frozen=True, eq=False)
 class DetectionResult:
     "What a detector says about one text"
@@ -72,6 +72,8 @@ class DetectionResult:
         alpha:float=0.01 # false accusations to accept
     ) -> bool:
         "Whether the text carries the mark at level alpha"
+        if not 0 < alpha < 1:
+            raise ValueError(f'alpha must be a rate between 0 and 1, got {alpha!r}')
         return bool(self.p_value <= alpha)
     def to_dict(self,
         tokens:bool=False # with scores and offsets of all tokens
@@ -369,14 +371,12 @@ def _result(self:Detector, d, b, L, p, mean, z, l_eff, expected, sd):
         d.offsets, d.text, null=self.config.null, p_kind=self.p_kind, key=self.key,
         lam=self.config.lam)
 
-# %% ../nbs/10_detection.ipynb #92a046c0
+# %% ../nbs/10_detection.ipynb #e0c4e7ea
 @patch
 def detect_iter(self:Detector,
     texts # any iterable of strings
 ):
     "Results one by one, in order; memory stays bounded"
-    if isinstance(texts, (str, bytes)): raise TypeError(
-        f'detect_iter takes many texts, got one {type(texts).__name__}; write detect_iter([text])')
     before = None
     for group in self._groups(texts):
         now = group, self._launch(group)
@@ -400,10 +400,19 @@ def _groups(self:Detector, texts):
             group, size = [], 0
     if group: yield group
 
-# %% ../nbs/10_detection.ipynb #b8e1dcda
+# %% ../nbs/10_detection.ipynb #46a3a3b4
+def _check_many(texts):
+    "Refuse what would silently be taken for other texts than meant"
+    what = type(texts).__name__
+    if isinstance(texts, (str, bytes)):
+        raise TypeError(f'expected many texts, got one {what}: write [text]')
+    if isinstance(texts, dict) or hasattr(texts, 'columns'):
+        raise TypeError(f'expected many texts, got a {what}: give a list, or one column of it')
+
 @patch
 def _stream(self:Detector, texts, step=256, chars=1 << 21):
     "Texts, tokenized, in batches of `step` texts or `chars` characters"
+    _check_many(texts)
     buf, size = [], 0
     for i,t in enumerate(texts):
         if not isinstance(t, str): raise TypeError(
@@ -415,7 +424,7 @@ def _stream(self:Detector, texts, step=256, chars=1 << 21):
             buf, size = [], 0
     if buf: yield from self._docs(buf)
 
-# %% ../nbs/10_detection.ipynb #58473861
+# %% ../nbs/10_detection.ipynb #e23e180a
 @patch
 def detect(self:Detector,
     texts:str|list, # one text, or many
@@ -427,6 +436,7 @@ def detect(self:Detector,
         raise TypeError('detect takes a string, got bytes; decode them first')
     if not hasattr(texts, '__iter__'): raise TypeError(
         f'detect takes a string or a list of strings, got {type(texts).__name__}')
+    _check_many(texts)
     n = len(texts) if hasattr(texts, '__len__') else None
     if progress is None: progress = n is None or n > 100
     bar = tqdm(total=n, desc='detecting', disable=not progress)
@@ -435,7 +445,7 @@ def detect(self:Detector,
         for r in self.detect_iter(texts): out.append(r); bar.update()
     return out
 
-# %% ../nbs/10_detection.ipynb #d7591f83
+# %% ../nbs/10_detection.ipynb #6600f471
 def scores_over_keys(
     scheme:DEW, # built with `DEW.build`
     keys, # secrets to score under
@@ -443,6 +453,7 @@ def scores_over_keys(
     progress:bool|None=None # a progress bar; None: for more than 10 keys
 ) -> dict:
     "Arrays (keys, texts): `score`, `z`, `z_iid` (as in the paper), `l_eff`; `n_scored` (texts,)"
+    _check_many(texts)
     det, c, keys, texts = Detector(scheme), scheme.config, list(keys), list(texts)
     docs = list(det._stream(texts))
     step = max(1, 131_072//max(1, max((len(d.pos) for d in docs), default=1)))

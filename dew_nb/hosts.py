@@ -669,7 +669,7 @@ class _Object:
         d = getattr(self.obj, "digest", None)
         return d if isinstance(d, str) else _hash(self.name, str(self.dim))
 
-# %% ../nbs/05_hosts.ipynb #bc832f27
+# %% ../nbs/05_hosts.ipynb #50581907
 def wrap_encoder(
     obj,                # Has `encode(list[str])`; may have `name`, `digest`, `device`
     prefix: str = None, # Put before each text
@@ -677,6 +677,8 @@ def wrap_encoder(
 ) -> Encoder:
     "An `Encoder` around an object that is already in memory"
     if isinstance(obj, Encoder): return obj
+    if isinstance(obj, (str, Path)): raise TypeError(
+        f"expected an encoder, got the name {str(obj)!r}: load_encoder({str(obj)!r}) makes one")
     given = getattr(obj, "name", None)
     name = name or (given if isinstance(given, str) else type(obj).__name__)
     if hasattr(obj, "max_seq_length") and hasattr(obj, "state_dict"):

@@ -255,7 +255,9 @@ def _table_parts(host, encoder, config, tokens=None, **kwargs):
     return p | dict(embeddings=tokens.embeddings, meta=meta | tokens.meta,
                     whitening=tokens.whitening, dead=tokens.dead, report=tokens.report)
 
-# %% ../nbs/08_scheme.ipynb #29de949c
+# %% ../nbs/08_scheme.ipynb #b2eb851f
+_FEW = 100 # windows that an anchor needs
+
 def _key_table(key, c, p):
     "The token table of the configuration `c` and the parts `p` under a key"
     return build_table(p['embeddings'], key, p['dim'], p['whitening'], c.n, c.projection,
@@ -267,7 +269,7 @@ def _anchor(scheme, ref):
     table, gamma = scheme.table, scheme.config.gamma
     t = torch.as_tensor(ref.tokens, device=table.device)
     ok = table.rows[t].abs().amax(1) > 0
-    if ok.sum() < 100: return None
+    if ok.sum() < _FEW: return None
     t = t[ok]
     if ref.vectors is None: q = scheme.project(ref.windows[ok.cpu().numpy()])
     else: q = table.project(scheme.contexts.transform(ref.vectors[ok.to(ref.vectors.device)]))
@@ -278,15 +280,18 @@ def _anchor(scheme, ref):
     a = small/1e-3/k1
     return Anchor(B, s, a*B.double().square().sum().item() + (1-a)/len(t), a)
 
-# %% ../nbs/08_scheme.ipynb #68dd8b21
+# %% ../nbs/08_scheme.ipynb #2a13e6f7
+def _check_key(key):
+    if not isinstance(key, SecretKey): raise TypeError(
+        f'key must be a SecretKey, got {type(key).__name__}: '
+        'use SecretKey.from_env, .from_file, .from_hex or .generate')
+
 @patch
 def rekey(self:DEW,
     key:SecretKey # another secret
 ) -> 'DEW':
     "The same scheme under another key"
-    if not isinstance(key, SecretKey): raise TypeError(
-        f'key must be a SecretKey, got {type(key).__name__}: '
-        'use SecretKey.from_env, .from_file, .from_hex or .generate')
+    _check_key(key)
     if not self.parts: raise ValueError(
         'This scheme cannot be rekeyed: build it with DEW.build(host, ...)')
     c, p, host = self.config, self.parts, self.host
@@ -323,7 +328,26 @@ def _narrow_table(old, key, c, p):
     ctx, meta = R_C @ R_C.T if old.folded else R_C, p['meta'] | dict(key=key.fingerprint)
     return TokenTable(rows, ctx, old.n, old.folded, meta)
 
-# %% ../nbs/08_scheme.ipynb #1a03907f
+# %% ../nbs/08_scheme.ipynb #18ab04b8
+def _check_build(host, key, config, reference, limit):
+    "Say what is wrong with the arguments of `build`, and what would be right"
+    if not hasattr(host, 'embeddings') or not hasattr(host, 'tokenizer'):
+        name = repr(host) if isinstance(host, str) else '...'
+        raise TypeError(f'host must be a Host, got {type(host).__name__}: load_host({name}) makes one')
+    _check_key(key)
+    if config is not None and not isinstance(config, DEWConfig):
+        how = f'DEWConfig.preset({config!r})' if isinstance(config, str) else 'DEWConfig(...)'
+        raise TypeError(f'config must be a DEWConfig, got {type(config).__name__}: write {how}')
+    _check_whole('max_reference_windows', limit, 1)
+    if reference is None: return
+    if isinstance(reference, (str, bytes)): raise TypeError(
+        f'reference must be a list of texts, got one {type(reference).__name__}')
+    for i,t in enumerate(reference):
+        if not isinstance(t, str): raise TypeError(
+            f'reference: text {i} is {type(t).__name__}, not a string')
+    if not len(reference): raise ValueError('reference holds no text: None is the packaged sample')
+
+# %% ../nbs/08_scheme.ipynb #087c2320
 @patch(cls_method=True)
 def build(cls:DEW,
     host, # from `load_host`
@@ -338,6 +362,7 @@ def build(cls:DEW,
     tokens:TokenSpace|None=None # other vectors for the host's tokens; None: its own
 ) -> DEW:
     "Prepare the mark for a host, an encoder and a key"
+    _check_build(host, key, config, reference, max_reference_windows)
     c, encoder = config or DEWConfig(), wrap_encoder(encoder)
     if tokens is not None: tokens.check(host)
     own = c if tokens is None else replace(c, token_whitening=None)   # its vectors are not used
@@ -345,4 +370,8 @@ def build(cls:DEW,
     parts = prep | _table_parts(host, encoder, c, tokens, dtype=dtype, progress=progress,
                                 device=device or getattr(host, 'device', None))
     parts['dead'] = parts['dead'] | prep['dead']                      # no mark by either
-    return cls(c, None, parts['contexts'], host, None, parts).rekey(key)
+    new = cls(c, None, parts['contexts'], host, None, parts).rekey(key)
+    if c.null == 'key' and new.anchor is None: log.warning(
+        'the reference has %d windows with a mark, under %d: no anchor is made, and rates of '
+        'single keys may stray further', len(prep['ref'].tokens), _FEW)
+    return new

@@ -190,7 +190,7 @@ def hub_texts(
             f'{hub_id!r} has no column {field!r} (it has {sorted(row)}): pass field=...')
         yield row[field]
 
-# %% ../../nbs/20_corpora.ipynb #223a24ff
+# %% ../../nbs/20_corpora.ipynb #7845b23a
 def load_texts(
     source: str|Path|Iterable[str]='movie-reviews', # a name, "hub:OWNER/NAME", a path, or the texts
     **kwargs, # for the reader: `field`, `pattern`, `config`, `part`, `min_words`
@@ -207,7 +207,7 @@ def load_texts(
     if p.is_file(): # a text file has blank lines between its texts
         return [b.strip() for b in p.read_text(encoding='utf-8').split('\n\n') if b.strip()]
     raise ValueError(f'Unknown source {str(source)!r}: expected "movie-reviews", "c4", '
-        '"hub:OWNER/NAME", or an existing .jsonl file, text file or folder')
+        '"hub:OWNER/NAME", an existing .jsonl file, text file or folder; for prompts also "topics"')
 
 # %% ../../nbs/20_corpora.ipynb #0b459c8c
 OPENERS = dict(

@@ -402,7 +402,7 @@ def _do_preference(u, bench, parent):
 _DO = dict(texts=_do_texts, attacked=_do_attacked, scores=_do_scores, quality=_do_quality,
            similarity=_do_similarity, preference=_do_preference)
 
-# %% ../../nbs/26_runner.ipynb #cecc0327
+# %% ../../nbs/26_runner.ipynb #8fbddb72
 def _card(study):
     rows = lambda rs: {r.label: r.what for r in rs}
     same = {k: getattr(study, k) for k in ('name', 'corpus', 'generation', 'unit')}
@@ -410,7 +410,7 @@ def _card(study):
     return dict(format=_FORMAT) | same | lists | dict(
         schemes=rows(study.rows), attacks=rows(study.attack_rows), quality=study.quality)
 
-def _admit(out, study):
+def _admit(out, study, write=True):
     "Check the study against the folder's `study.json`, and bring that up to date"
     new, path = json.loads(json.dumps(_card(study))), out/'study.json'
     if (out/_PACKED).is_file(): raise ValueError(
@@ -432,9 +432,10 @@ def _admit(out, study):
         join = lambda a, b: a + [x for x in b if x not in a]
         for k in ('hosts', 'encoders', 'seeds'): new[k] = join(old[k], new[k])
         new['quality'] = {k: join(old['quality'].get(k, []), v) for k, v in new['quality'].items()}
-    elif any(p.name != 'units' and p.name[0] != '.' for p in out.iterdir()): # not of a killed run
+    elif any(not p.name.startswith(('units', 'attacks.sqlite', '.')) for p in out.iterdir()):
         raise ValueError(f'Folder {out.name!r} holds other files and no study.json: '
                          'give an empty or new folder with --out')
+    if not write: return
     tmp = out/f'.study-{os.getpid()}'
     tmp.write_bytes(_bytes(new)); os.replace(tmp, path)
 
@@ -538,9 +539,22 @@ def _work(left, out, bench, here, bar):
                                'that no run computes: run without kind= first')
         here.away(.25)
 
-# %% ../../nbs/26_runner.ipynb #5d300649
+# %% ../../nbs/26_runner.ipynb #cb10a73f
+def _try(units, bench):
+    "Make all schemes and attacks: a wrong value or a missing model is said before the work"
+    seen = set()
+    for u in units:
+        w = u.work
+        if u.kind == 'attacked': bench.attack(w['attack'], w['host'])
+        if u.kind == 'preference': bench.judge(w['judge'])
+        if u.kind not in ('texts', 'scores'): continue
+        if (k := (w['row'].key, w['host'], w['encoder'])) in seen: continue
+        seen.add(k)
+        bench.scheme(w['row'], w['host'], w['encoder'], u.labels['seed'])
+
+# %% ../../nbs/26_runner.ipynb #0612d29a
 def run_study(
-    study: Study|str|Path|Sequence, # a study, its TOML file, or several that share the folder
+    study: Study|dict|str|Path|Sequence, # a study, its TOML file, or several for the same folder
     out: str|Path, # folder for the results; other runs may work in it
     only: str='', # a filter such as "scheme=DEW*; attack=none; seed=0"
     device=None, # a torch device; None: the GPU if there is one
@@ -549,20 +563,20 @@ def run_study(
 ) -> 'Results': # from `dew_nb.evaluation.results`
     "Do what is not done yet"
     many = study if isinstance(study, (list, tuple)) else [study]
-    many, out = [s if isinstance(s, Study) else Study.load(s) for s in many], Path(out)
+    read = lambda s: Study.from_dict(s) if isinstance(s, dict) else Study.load(s)
+    many, out = [s if isinstance(s, Study) else read(s) for s in many], Path(out)
     _check_only(only, many) # before there is a folder
     out.mkdir(parents=True, exist_ok=True)
-    with FileLock(out/'.lock'):
-        for s in many: _admit(out, s)
+    for s in many: _admit(out, s, write=False)
     here = _Here(out)
     try:
         (out/'units').mkdir(exist_ok=True)
         bench = Bench(device, batch_size, out/'attacks.sqlite')
         units = {u.id: u for u in plan(many, bench, only)}
         left = {k: u for k, u in units.items() if not _is_done(u, out)}
-        for u in left.values(): # a missing model is said before the work, not after
-            if u.kind == 'attacked': bench.attack(u.work['attack'], u.work['host'])
-            if u.kind == 'preference': bench.judge(u.work['judge'])
+        _try(left.values(), bench)
+        with FileLock(out/'.lock'):
+            for s in many: _admit(out, s)
         with tqdm(total=len(units), initial=len(units) - len(left), desc=many[0].name,
                   disable=not progress) as bar:
             _work(left, out, bench, here, bar)

