@@ -172,7 +172,8 @@ def test_closed_pipe(made):
 def test_interrupt(tmp_path):
     "Ctrl-C ends with 130 and one line"
     os.mkfifo(tmp_path/'pipe')
-    p = subprocess.Popen(argv('dew_mark', '--file', tmp_path/'pipe'), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env())
+    heed = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)                    # a shell's background job ignores it, and so would its children
+    p = subprocess.Popen(argv('dew_mark', '--file', tmp_path/'pipe'), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env(), preexec_fn=heed)
     with open(tmp_path/'pipe', 'wb'):                                          # opens when the command reads
         time.sleep(.2)
         p.send_signal(signal.SIGINT)
