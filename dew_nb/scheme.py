@@ -347,7 +347,7 @@ def _check_build(host, key, config, reference, limit):
             f'reference: text {i} is {type(t).__name__}, not a string')
     if not len(reference): raise ValueError('reference holds no text: None is the packaged sample')
 
-# %% ../nbs/08_scheme.ipynb #087c2320
+# %% ../nbs/08_scheme.ipynb #5be19c9e
 @patch(cls_method=True)
 def build(cls:DEW,
     host, # from `load_host`
@@ -362,6 +362,8 @@ def build(cls:DEW,
     tokens:TokenSpace|None=None # other vectors for the host's tokens; None: its own
 ) -> DEW:
     "Prepare the mark for a host, an encoder and a key"
+    one = reference is None or isinstance(reference, (str, bytes))
+    reference = reference if one else list(reference)
     _check_build(host, key, config, reference, max_reference_windows)
     c, encoder = config or DEWConfig(), wrap_encoder(encoder)
     if tokens is not None: tokens.check(host)
@@ -372,6 +374,6 @@ def build(cls:DEW,
     parts['dead'] = parts['dead'] | prep['dead']                      # no mark by either
     new = cls(c, None, parts['contexts'], host, None, parts).rekey(key)
     if c.null == 'key' and new.anchor is None: log.warning(
-        'the reference has %d windows with a mark, under %d: no anchor is made, and rates of '
-        'single keys may stray further', len(prep['ref'].tokens), _FEW)
+        'fewer than %d windows of the reference carry a mark: no anchor is made, and rates of '
+        'single keys may stray further', _FEW)
     return new
