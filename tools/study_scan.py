@@ -2,7 +2,7 @@
 
     python tools/study_scan.py --out nbs/studies/data
 
-Every document is 2,000 tokens of movie reviews; a marked passage of 200 tokens stands between two sentences of each of 200 of them.
+Every document is 2,000 tokens of movie reviews; a marked passage of 195 (--passage less 5) stands between two sentences of each of 200 of them.
 400 others stay innocent and are scanned under five keys. Writes scan.parquet (one row a scan) and scan.json (settings, rates,
 machine). Without --marked the passages are generated; with it they are read from JSON lines (field text; rows of another preset,
 lam or seed are left out), which must have been marked with the same key: study_key(SEED, 'detect'), or --key-hex.
