@@ -141,12 +141,12 @@ def test_the_studies_as_jobs(tmp_path, capsys):
     jobs = {j.name: j for j in run_studies.study_jobs(args('--scale', 'tiny'))}
     run_studies.check_jobs(list(jobs.values()))
     assert 'domains: left out' in capsys.readouterr().out
-    assert list(jobs)[:4] == ['prepare', 'prepare-rewriting', 'prepare-more', 'main'] and list(jobs)[-1] == 'preset'
+    assert list(jobs)[:4] == ['prepare', 'prepare-rewriting', 'prepare-more', 'main'] and list(jobs)[-1] == 'null'
     assert jobs['donors-scores-gemma3-270m-minilm'].needs == ['donors-gemma3-270m-none', 'donors-gemma3-270m-minilm']
     assert {j.name for j in run_studies.study_jobs(args('--only', 'main'))} == {'prepare', 'main'}
     tomllib = pytest.importorskip('tomllib')
     files = list((tmp_path/'studies').glob('*.toml'))
-    assert len(files) == 7
+    assert len(files) == 6
     for f in files:
         s = tomllib.loads(f.read_text(encoding='utf-8'))
         assert (s['corpus']['n'], s['generation']['tokens'], s['seeds']) == (2, 16, [0, 1])

@@ -7,15 +7,15 @@
     python tools/run_studies.py --work NEW --from OUT/raw/*           go on with it on another machine
 
 Studies, in the order of their priority: main (the main table, unattacked and after word deletion), rewriting (its other
-attacks), donors, ablation, encoders, strength, cool (a lower temperature), scan, null, domains (with --handbook or --pieces), preset. Each is made
+attacks), donors, ablation, encoders, strength, cool (a lower temperature), scan, null, domains (with --handbook or --pieces). Each is made
 of jobs, and a job of one or more processes that share its work. At most --workers of them run at a time, each with its share of
 the GPU's memory. Their output goes to WORK/log. A job that fails is reported, and tried again at the next start; what needs it
 waits. One that fails because the GPU is full is begun again after a while. After --minutes, or on Ctrl-C, the processes are
 stopped. What they had finished stays: the runner and the donor study go on where they were, the study of the null and
 that of the scan, which take minutes, begin again. Packing comes after that and takes its own time.
 
-WORK: evaluation, strength, cool and preset (units of dew_eval), donors (parts), data (files of finished studies), state, log.
-OUT, as nbs/studies/data: evaluation, strength, cool and preset packed, and the files of studies that are finished. With --raw also
+WORK: evaluation, strength and cool (units of dew_eval), donors (parts), data (files of finished studies), state, log.
+OUT, as nbs/studies/data: evaluation, strength and cool packed, and the files of studies that are finished. With --raw also
 OUT/raw: all that is needed to go on, in parts of 15 MB. Translation (rewriting, donors, ablation, encoders, cool) needs its models
 in the folder that DEW_MODELS names, and sentencepiece, synonyms need WordNet; both are tried before those studies begin.
 
@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-STUDIES = ('main', 'rewriting', 'donors', 'ablation', 'encoders', 'strength', 'cool', 'scan', 'null', 'domains', 'preset')
+STUDIES = ('main', 'rewriting', 'donors', 'ablation', 'encoders', 'strength', 'cool', 'scan', 'null', 'domains')
 HOSTS, ENCODERS = ('smollm2-135m', 'gemma3-270m'), ('minilm', 'use-multilingual')
 ENV = dict(OMP_NUM_THREADS='1', RAYON_NUM_THREADS='2', OMP_WAIT_POLICY='PASSIVE', TQDM_MININTERVAL='20')
 PART = 15_000_000                                   # bytes of a part of the raw archive
@@ -139,7 +139,6 @@ def study_jobs(a):
         last.gives = ['data/donors*']
         yield last
     def scan(): yield Job('scan', tool('scan', '--out', 'data', *size('scan')), ['prepare'], gives=['data/scan*'])
-    def preset(): yield table('preset', 'preset', out='preset', needs=[more])
     def ablation(): yield table('ablation', 'ablation', needs=[french])
     def encoders(): yield table('encoders', 'encoders', needs=[more, french])
     def strength(): yield table('strength', 'strength', out='strength', needs=[more])
