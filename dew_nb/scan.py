@@ -79,11 +79,13 @@ def window_pair_sums(
             o.append((I[a+m, a+m] - I[a, a+m] - I[a+m, a] + I[a, a])/k1)
     return [torch.cat(o) for o in out]
 
-# %% ../nbs/10a_scan.ipynb #e4d6c2f7
+# %% ../nbs/10a_scan.ipynb #f072389b
 def _seed(seed, ids):
     "A seed for the draws of one text"
     b = f'{seed}:'.encode() + np.asarray(ids, np.int64).tobytes()
     return int.from_bytes(hashlib.sha256(b).digest()[:7], 'big')
+
+_SHARE = 1000                           # draws that share directions
 
 @torch.no_grad()
 def null_scores(
@@ -97,6 +99,10 @@ def null_scores(
     M:int=2048 # pairs of directions; 0: a full matrix for each draw
 ) -> tuple:
     "(n, B) sums over cells of standardised scores under the key null, and (B,) anchor scores"
+    if M and B > _SHARE:
+        cut = [min(_SHARE, B-i) for i in range(0, B, _SHARE)]
+        parts = [null_scores(r, c, gamma, b, seed+i, anchor, stride, M) for i,b in enumerate(cut)]
+        return tuple(torch.cat(x, -1) for x in zip(*parts))
     gen, dev = torch.Generator(r.device).manual_seed(seed), r.device
     N = lambda *s: torch.randn(*s, generator=gen, device=dev)
     U, V, eps, out = N(r.shape[1], M), N(c.shape[1], M), N(M, B), []
