@@ -260,7 +260,7 @@ def test_the_study_in_small(study, tmp_path, capsys):
     "SmolLM2 as its own donor, where all three ways to read must agree; made in parts, resumed, joined"
     import gzip, json
     import pandas as pd
-    few = ['--work', tmp_path, '--hosts', 'smollm2-135m', '--texts', 3, '--tokens', 24, '--seeds', 2,
+    few = ['--work', tmp_path, '--hosts', 'smollm2-135m', '--texts', 3, '--tokens', 12, '--seeds', 2,
            '--attacks', 'none', 'deletion30']
     study('texts', *few, '--encoders', 'none')
     study('texts', 'attacks', *few, '--encoders', 'letters')
