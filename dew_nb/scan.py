@@ -79,12 +79,7 @@ def window_pair_sums(
             o.append((I[a+m, a+m] - I[a, a+m] - I[a+m, a] + I[a, a])/k1)
     return [torch.cat(o) for o in out]
 
-# %% ../nbs/10a_scan.ipynb #f072389b
-def _seed(seed, ids):
-    "A seed for the draws of one text"
-    b = f'{seed}:'.encode() + np.asarray(ids, np.int64).tobytes()
-    return int.from_bytes(hashlib.sha256(b).digest()[:7], 'big')
-
+# %% ../nbs/10a_scan.ipynb #b70223b3
 _SHARE = 1000                           # draws that share directions
 
 @torch.no_grad()
@@ -320,7 +315,12 @@ def _positions(self:Detector, d, q):
     if (a := s.anchor) is None: return _Positions(r, c, y, torch.zeros_like(y))
     return _Positions(r, c, y, a.covariance(r, c).double(), a.score/sd, a.var)
 
-# %% ../nbs/10a_scan.ipynb #94cd722d
+# %% ../nbs/10a_scan.ipynb #864765cc
+def _seed(seed, ids):
+    "A seed for the draws of one text"
+    b = f'{seed}:'.encode() + np.asarray(ids, np.int64).tobytes()
+    return int.from_bytes(hashlib.sha256(b).digest()[:7], 'big')
+
 @patch
 def _windows(self:Detector, P, L, d, shortest, longest, stride, replicates, seed):
     "Lengths, z and null of all windows of one text"
