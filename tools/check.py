@@ -25,6 +25,7 @@ def _story(n) -> list[str]:
         said = text(o.get('text', '')) + ''.join(text(v) for k, v in o.get('data', {}).items() if k.startswith('text/'))
         if o.get('output_type') == 'error': bad.append(f"a stored error: {o.get('ename')}")
         if o.get('name') == 'stderr': bad.append(f'a stored warning or progress bar: {said.strip()[:80]!r}')
+        if any('widget' in k for k in o.get('data', {})): bad.append(f'a stored widget, which no page can show: {said.strip()[:80]!r}')
         if m := PRIVATE.search(said): bad.append(f'an output names a folder of one machine: {m[0]}')
     return bad
 
