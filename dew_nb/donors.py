@@ -7,8 +7,8 @@ __all__ = ['KINDS', 'token_texts', 'donor_tokenizer', 'DonorReport', 'donor_map'
            'coverage', 'donor_whitening', 'donor_tokens', 'donor_table', 'check_donor', 'token_space', 'neighbours',
            'word_vectors', 'translation_similarity', 'donor_scheme', 'agnostic_scheme', 'donor_detector']
 
-# %% ../nbs/12_donors.ipynb #00ca3c83
-import json, re
+# %% ../nbs/12_donors.ipynb #9a6fa27c
+import json, operator, re
 from dataclasses import dataclass, replace
 import numpy as np
 import torch
@@ -20,17 +20,33 @@ from .detection import Detector
 import dew_nb.insertion                                       # adds DEW.generate
 from .hosts import wrap_encoder
 from .keys import SecretKey
-from .scheme import (DEW, DEWConfig, TokenSpace, _key_table, _prepare, _table_parts,
-                           reference_texts)
+from .scheme import (DEW, DEWConfig, TokenSpace, _check_build, _key_table, _prepare,
+                           _table_parts, reference_texts)
 from .tables import TokenTable, build_table
 from .whitening import Whitening, token_counts, unit_rows, usable_rows
 
-# %% ../nbs/12_donors.ipynb #24f108ed
+# %% ../nbs/12_donors.ipynb #40fef67e
+def _by_name(x): return repr(str(x)) if isinstance(x, str) or hasattr(x, '__fspath__') else None
+
+def _check_host(x, what):
+    "Refuse what is no host, such as the name of one; loads nothing"
+    miss = [a for a in ('tokenizer', 'embeddings', 'name') if a not in dir(x) and not hasattr(x, a)]
+    if not miss: return
+    if n := _by_name(x): raise TypeError(
+        f'{what} must be a Host, got the name {n}: load it first, load_host({n})')
+    raise TypeError(f'{what} must be a Host, got {type(x).__name__}, which has no .{miss[0]}: '
+                    'load_host(name) makes one, or wrap_host(model, tokenizer)')
+
 def _rust(tokenizer):
     "The Rust tokenizer itself, to decode and to look up names; not a copy, and not to be changed"
     if isinstance(tokenizer, Tokenizer): return tokenizer
+    if n := _by_name(tokenizer): raise TypeError(
+        f'A tokenizer is expected here, got the name {n}: give load_host({n}).tokenizer')
+    if 'embeddings' in dir(tokenizer): raise TypeError(
+        f'A tokenizer is expected here, got {tokenizer!r}: give its .tokenizer')
     return getattr(tokenizer, 'backend_tokenizer', None) or backend(tokenizer)
 
+# %% ../nbs/12_donors.ipynb #2e92c01e
 def token_texts(
     tokenizer, # fast, of transformers or of `tokenizers`
     tokens=None # ids; None: all
@@ -140,15 +156,44 @@ def _pieces(tok, texts):
     start = np.cumsum([0, *map(len, ids)])
     return np.fromiter((i for x in ids for i in x), np.int64, start[-1]), start
 
-# %% ../nbs/12_donors.ipynb #67f8dac9
+# %% ../nbs/12_donors.ipynb #c145baaa
+def _one_token(tok, copy, text):
+    "The id of a text that is one token"
+    e = copy.encode(text, add_special_tokens=False)
+    unk = copy.token_to_id(getattr(copy.model, 'unk_token', None) or '')
+    if len(e.ids) == 1 and (e.ids[0] != unk or text == e.tokens[0]): return e.ids[0]
+    named, how = tok.token_to_id(text), {0: 'no token of', 1: 'unknown to'}
+    how = how.get(len(e.ids), f'{len(e.ids)} tokens ({" ".join(e.tokens)}) of')
+    raise ValueError(f'{text!r} is {how} the host, and must be one. ' + (
+        'Give a text that is one token, or an id.' if named is None else 'It is the name of a '
+        f'token: give its text {token_texts(tok, [named])[0]!r} or its id {named}.'))
+
+def _token_ids(tokenizer, tokens, end=None):
+    "Ids of tokens that are given as ids or as texts; `end`: ids from there on are refused"
+    tok = _rust(tokenizer)
+    tokens = [tokens] if isinstance(tokens, (str, int, np.integer)) else list(tokens)
+    copy = donor_tokenizer(tok) if any(isinstance(t, str) for t in tokens) else None
+    if copy: copy.encode_special_tokens = False            # here <|im_end|> is that token
+    one = lambda t: _one_token(tok, copy, t) if isinstance(t, str) else operator.index(t)
+    try: ids = [one(t) for t in tokens]
+    except TypeError: raise TypeError('tokens must be ids (whole numbers) or texts, got '
+        + ', '.join(sorted({type(t).__name__ for t in tokens}))) from None
+    end = end or tok.get_vocab_size()
+    for i in ids:
+        if not 0 <= i < end: raise ValueError(
+            f'{i} is not a token of the host: its ids are 0 to {tok.get_vocab_size()-1:,}')
+    return np.array(ids, np.int64)
+
+# %% ../nbs/12_donors.ipynb #ca42a010
 def donor_map(
     host_tokenizer, # the host's, fast
     donor, # has `.tokenizer`, `.embeddings` and `.name`
     tokens=None # ids of the host; None: all of its tokenizer
 ) -> tuple:
     "The sparse (V_host, V_donor) matrix of means, and the report"
-    tok, E = _rust(host_tokenizer), donor.embeddings
-    tokens = np.arange(tok.get_vocab_size()) if tokens is None else np.asarray(tokens, np.int64)
+    tok, _ = _rust(host_tokenizer), _check_host(donor, 'donor')
+    V, E = tok.get_vocab_size(), donor.embeddings
+    tokens = np.arange(V) if tokens is None else _token_ids(tok, tokens, 2**31)
     texts = token_texts(tok, tokens.tolist())
     kind = _host_kinds(tok, _special(host_tokenizer), texts, tokens)
     dtok, ask = donor_tokenizer(donor.tokenizer), np.flatnonzero(kind < 0)
@@ -163,7 +208,6 @@ def donor_map(
     M = sparse.csr_matrix((w, flat[np.repeat(ok, r)], np.cumsum([0, *n])), shape=(len(n), len(E)))
     return M, DonorReport(donor.name, kind.astype(np.uint8), n)
 
-# %% ../nbs/12_donors.ipynb #db4cea14
 def donor_embeddings(
     host_tokenizer, # the host's, fast
     donor, # a `Host`, or anything with `.tokenizer`, `.embeddings` and `.name`
@@ -173,13 +217,15 @@ def donor_embeddings(
     M, report = donor_map(host_tokenizer, donor, tokens)
     return np.asarray(M @ donor.embeddings.numpy(), np.float32), report
 
-# %% ../nbs/12_donors.ipynb #f31faf38
+# %% ../nbs/12_donors.ipynb #6c8a0254
 def explain_tokens(
     host_tokenizer, # the host's, fast
     donor, # has `.tokenizer`, `.embeddings` and `.name`
-    ids # tokens of the host
+    tokens # of the host: ids, or texts that are one token each
 ) -> list:
     "For each token: its name, its text, the donor's pieces and the kind"
+    _check_host(donor, 'donor')
+    ids = _token_ids(host_tokenizer, tokens).tolist()
     M, rep = donor_map(host_tokenizer, donor, ids)
     h, d = _rust(host_tokenizer), _rust(donor.tokenizer)
     rows = [M.indices[i:j] for i,j in zip(M.indptr, M.indptr[1:])]
@@ -187,14 +233,17 @@ def explain_tokens(
                                 pieces=[d.id_to_token(j) for j in p])
     return [show(*x) for x in zip(ids, token_texts(h, ids), rows, rep.kind)]
 
-# %% ../nbs/12_donors.ipynb #141df99e
+# %% ../nbs/12_donors.ipynb #86ef4e60
 def coverage(
     report:DonorReport, # from `donor_embeddings`
     tokenizer, # the host's
     texts:list|None=None # texts; None: the packaged sample
 ) -> dict:
     "Share of the tokens in texts with one piece, several and none; mean pieces of those that have"
-    tok = backend(tokenizer)
+    if not isinstance(report, DonorReport): raise TypeError(
+        f'report must be a DonorReport, got {type(report).__name__}: '
+        'it is the second of the two that donor_embeddings(host.tokenizer, donor) gives')
+    tok = backend(_rust(tokenizer))
     texts = reference_texts() if texts is None else list(texts)
     ids = [e.ids for e in tok.encode_batch(texts, add_special_tokens=False)]
     c = token_counts(ids, len(report))
@@ -205,13 +254,14 @@ def coverage(
     return dict(one=one, several=several, none=float(c[~has].sum()),
                 pieces=float(c[has] @ report.pieces[has]/max(c[has].sum(), 1e-12)))
 
-# %% ../nbs/12_donors.ipynb #a5868c4e
+# %% ../nbs/12_donors.ipynb #881e3682
 def donor_whitening(
     donor, # has `.tokenizer`, `.embeddings` and `.name`
     config:DEWConfig, # for `token_whitening` and `shrinkage`
     reference:list|None=None # texts for frequencies; None: the packaged sample
 ) -> Whitening|None:
     "The transform of the donor's own table, as `DEW.build` fits it"
+    _check_host(donor, 'donor')
     c = replace(config, mode='both', null='iid', context_transform=None, m=1)
     return _prepare(donor, None, c, reference, 1, False)['whitening']
 
@@ -226,12 +276,21 @@ def donor_tokens(
     reference:list|None=None # texts for the donor's token frequencies; None: the packaged sample
 ) -> TokenSpace:
     "The donor's vectors for the host's tokens, for `DEW.build`"
+    _check_host(host, 'host'); _check_host(donor, 'donor')
     X, report = donor_embeddings(host.tokenizer, donor, range(len(host.embeddings)))
     w = donor_whitening(donor, config or DEWConfig(), reference)
     meta = dict(donor_tokens=report.counts(), **_donor_meta(donor))
     return TokenSpace(torch.from_numpy(X), w, report.pieces == 0, meta, report)
 
-# %% ../nbs/12_donors.ipynb #cd52b9f9
+# %% ../nbs/12_donors.ipynb #46cde3dd
+def _check_all(host, donor, key, config, reference, limit=1):
+    "Say what is wrong before anything is computed; the reference texts as a list"
+    _check_host(host, 'host'); _check_host(donor, 'donor')
+    if reference is not None and not isinstance(reference, (str, bytes)):
+        reference = list(reference)                            # it is read twice
+    _check_build(host, key, config, reference, limit)
+    return reference
+
 def donor_table(
     host, # from `load_host`
     donor, # from `load_host`; its model is not loaded
@@ -244,27 +303,37 @@ def donor_table(
     progress:bool|None=None # a progress bar; None: for large vocabularies
 ) -> TokenTable:
     "The host's tokens with the donor's vectors, under the key"
+    reference = _check_all(host, donor, key, config, reference)
     config, encoder = config or DEWConfig(), wrap_encoder(encoder)
     tokens = donor_tokens(host, donor, config, reference)
     return _key_table(key, config, _table_parts(
         host, encoder, config, tokens, dtype=dtype, progress=progress,
         device=device or getattr(host, 'device', None)))
 
-# %% ../nbs/12_donors.ipynb #d77fcca7
+# %% ../nbs/12_donors.ipynb #682e4430
 def check_donor(
     table, # a `TokenTable` or a `Detector`
     donor # the donor at hand
 ):
-    "Refuse a donor that the table was not built with"
-    m = table.meta
-    if 'donor' not in m: raise ValueError('This is not a donor table: '
-        f'it has the tokens of {m.get("host", "a host")} themselves')
+    "Refuse a donor that the table or detector was not built with"
+    if not isinstance(table, (TokenTable, Detector)): raise TypeError(
+        f'A TokenTable or a Detector is expected, got {type(table).__name__}: '
+        'read a file with Detector.load(path) or TokenTable.load(path)')
+    _check_host(donor, 'donor')
+    m, what = table.meta, 'detector' if isinstance(table, Detector) else 'table'
+    host = 'host' if m.get('host') in (None, 'any') else f'load_host({m["host"]!r})'
+    how = (f'donor_table({host}, donor, ...)' if what == 'table' else 'donor_detector(donor, ...)'
+           if m.get('host') == 'any' else f'donor_scheme({host}, donor, ...).detector()')
+    if 'donor' not in m: raise ValueError(
+        f'This is not a donor {what}: it has the vectors of {m.get("host", "a host")} itself, and '
+        f'no donor to check. For the tokens in the space of a donor build one with {how}.')
     has, want = (x['donor_digest'] + x['donor_tokenizer_digest'] for x in (_donor_meta(donor), m))
     if has != want: raise ValueError(
-        f'The table has the token space of {m["donor"]!r} (digest {m["donor_digest"][:12]}…), '
-        f'but {donor.name!r} has digest {donor.digest[:12]}…. Build a table with this donor.')
+        f'This {what} has the token space of {m["donor"]!r} (digest {m["donor_digest"][:12]}…), '
+        f'but the donor given, {donor.name!r}, has digest {donor.digest[:12]}…. To use this '
+        f'{what}, give {m["donor"]!r}, which it was built with; or build a {what} with this donor: {how}.')
 
-# %% ../nbs/12_donors.ipynb #38d1cca9
+# %% ../nbs/12_donors.ipynb #df0957f0
 def token_space(
     host, # from `load_host`
     donor=None, # whose vectors; None: the host's own
@@ -273,6 +342,7 @@ def token_space(
 ) -> np.ndarray:
     "Whitened unit vectors of the host's tokens, (V, d); zeros for tokens without one"
     own = donor is None
+    for x,what in ((host, 'host'), (host if own else donor, 'donor')): _check_host(x, what)
     X = host.embeddings.numpy() if own else donor_embeddings(host.tokenizer, donor)[0]
     w = donor_whitening(host if own else donor, config or DEWConfig(), reference)
     U = unit_rows(w.transform(X) if w else X)
@@ -286,20 +356,24 @@ def neighbours(
     k:int=6 # how many
 ) -> list:
     "The texts of the k nearest tokens to a word, and their cosines"
-    tok = backend(tokenizer)
-    i = tok.encode(word, add_special_tokens=False).ids[0]
+    tok = backend(_rust(tokenizer))
+    ids = tok.encode(word, add_special_tokens=False).ids
+    if not ids: raise ValueError(f"{word!r} has no token: give a word, such as ' house'")
+    i = ids[0]
     c = space @ space[i]; c[i] = -2
     best = np.argsort(-c)[:k]
     return list(zip(token_texts(tok, best.tolist()), c[best].round(2).tolist()))
 
-# %% ../nbs/12_donors.ipynb #b834e587
+# %% ../nbs/12_donors.ipynb #89e77bd0
 def word_vectors(
     space:np.ndarray, # (V, d) unit vectors
     tokenizer, # what the space belongs to
     words:list # words, without a leading space
 ) -> np.ndarray:
     "(N, d) unit vectors of words: the mean over the tokens of each"
-    flat, start = _pieces(backend(tokenizer), [' ' + w for w in words])
+    flat, start = _pieces(backend(_rust(tokenizer)), [' ' + w for w in words])
+    if none := [w for w,n in zip(words, np.diff(start)) if not n]: raise ValueError(
+        f'{none} have no token: give words that the tokenizer can read')
     return unit_rows(np.add.reduceat(space[flat], start[:-1]).astype(np.float32))
 
 def translation_similarity(
@@ -317,7 +391,7 @@ def translation_similarity(
     return dict(own=own, others=float((C.sum() - own.sum())/(N*N-N)),
                 first=float((C.argmax(1) == np.arange(N)).mean()))
 
-# %% ../nbs/12_donors.ipynb #7f4bc9bc
+# %% ../nbs/12_donors.ipynb #98da0449
 def donor_scheme(
     host, # from `load_host`
     donor, # from `load_host`; its model is not loaded
@@ -328,11 +402,13 @@ def donor_scheme(
     **kwargs # for `DEW.build`: `max_reference_windows`, `dtype`, `device`, `progress`
 ) -> DEW:
     "Prepare the mark for a host in the token space of a donor"
-    reference = None if reference is None else list(reference)     # it is read twice
+    limit = kwargs.get('max_reference_windows', 1)
+    reference = _check_all(host, donor, key, config, reference, limit)
+    encoder = wrap_encoder(encoder)
     tokens = donor_tokens(host, donor, config, reference)
     return DEW.build(host, encoder, key, config, reference, tokens=tokens, **kwargs)
 
-# %% ../nbs/12_donors.ipynb #ec8791b9
+# %% ../nbs/12_donors.ipynb #c24fdca1
 def agnostic_scheme(
     donor, # from `load_host`; its model is not loaded
     encoder, # the encoder of the mark
@@ -341,6 +417,8 @@ def agnostic_scheme(
     **kwargs # for `DEW.build`: `reference`, `max_reference_windows`, `device`, ...
 ) -> DEW:
     "The donor's own tokens under the key, to score texts of any host marked in its space"
+    _check_host(donor, 'donor')
+    _check_build(donor, key, config, None, 1)
     config = config or DEWConfig()
     if config.mode != 'both': raise ValueError(
         f"A host-agnostic detector needs mode='both', got {config.mode!r}: "
