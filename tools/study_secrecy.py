@@ -1,0 +1,195 @@
+"""What someone who knows the scheme, but not the key, learns from marked texts, and whether they can forge.
+
+    python tools/study_secrecy.py learn forge --work WORK --out nbs/studies/data
+
+Stages, each of which goes on where it stopped; name one or several:
+  learn    how well n texts of a key tell its other texts from another key's, for texts that the main
+           table has stored (secrecy_learn.parquet)
+  forge    what was learnt from n texts of a key is added to the host's logits, and the texts are scored by
+           the true detector of that key and of another (secrecy_forge.jsonl.gz)
+
+The attacker has the host, the encoder and this library, hence the vector of every token and of every context;
+only the two secret matrices are missing. DEW's score is nearly bilinear in those vectors, t'Mc with M unknown.
+The mean of tc' over marked texts, less that over others, points to M.
+
+Stored texts are read from --data. WORK keeps encoded contexts. Two cores take about an hour.
+"""
+import argparse, itertools, json, time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.metrics import roc_auc_score
+from transformers import LogitsProcessor
+
+from dew_nb import DEW, DEWConfig, load_encoder, load_host
+from dew_nb.evaluation.corpora import build_corpus, complete
+from dew_nb.evaluation.quality import perplexity
+from dew_nb.evaluation.results import load_results
+from dew_nb.tables import unit_vectors
+from study_common import machine, read_texts, study_key, write_texts
+
+ROWS = ('DEW paper lam=2.5', 'DEW calibrated lam=2.5', 'DEW calibrated lam=2.5 mode=context_only', 'Unigram', 'KGW',
+        'SynthID', 'none')
+RIDGE, PRIOR = 10., 100.   # chosen on two keys of the donor study, which have no part in what is stored
+GAMMA, TOP = .5, 32
+
+# ---------------------------------------------------------------- the learner
+def pairs(ids, k=3):
+    "Windows of k tokens and the token after each, of several texts: (N, k), (N,), text number (N,)"
+    ids = [np.asarray(x) for x in ids]
+    w = [np.stack([x[j:len(x)-k+j] for j in range(k)], 1) for x in ids if len(x) > k]
+    i = [np.full(len(x)-k, n) for n,x in enumerate(ids) if len(x) > k]
+    return np.concatenate(w), np.concatenate([x[k:] for x in ids if len(x) > k]), np.concatenate(i)
+
+class Texts:
+    "Texts as an attacker sees them: token ids, context vectors, text numbers"
+    def __init__(self, x, c, i): self.x, self.c, self.i = x, c.astype(np.float32), i
+    def first(self, n): return self[self.i < n]
+    def __getitem__(self, at): return Texts(self.x[at], self.c[at], self.i[at])
+    def by_text(self, v):
+        n = np.bincount(self.i)
+        return (np.bincount(self.i, v)/np.maximum(n, 1))[n > 0]
+
+def learn_vectors(own, other, e, ridge=RIDGE):
+    "M for the score t'Mc, with tokens known by their vectors `e`"
+    mean = lambda s: e[s.x].T @ s.c/len(s.x)
+    def inverse(v):
+        S = v.T @ v/len(v)
+        return np.linalg.inv(S + ridge*np.trace(S)/len(S)*np.eye(len(S), dtype=S.dtype))
+    t, c = (np.concatenate([f(own), f(other)]) for f in (lambda s: e[s.x], lambda s: s.c))
+    return (inverse(t) @ (mean(own) - mean(other)) @ inverse(c)).astype(np.float32)
+
+def learn_tokens(own, other, V, prior=PRIOR):
+    "A vector for each token, for the score m_x'c: nothing is known of a token but its number"
+    m, n = np.zeros((V, own.c.shape[1]), np.float32), np.zeros(V)
+    for s,sign in ((own, 1), (other, -len(own.x)/len(other.x))):
+        np.add.at(m, s.x, np.float32(sign)*s.c); n += np.bincount(s.x, minlength=V)
+    return (m/(n + prior)[:, None]).astype(np.float32)
+
+def learnt_scores(s, m, e=None):
+    "The learnt score of every token of some texts"
+    return ((e[s.x] @ m if e is not None else m[s.x])*s.c).sum(1)
+
+def tell_apart(A, B, n, held, draw, e, known='vectors'):
+    "AUROC on `held` texts of each key, after learning from `n` others; another `draw`, other texts"
+    rng = np.random.default_rng(draw)
+    a, b = (rng.permutation(s.i.max() + 1) for s in (A, B))
+    take = lambda s, of: s[np.isin(s.i, of)]
+    own, other = take(A, a[:n]), take(B, b[:n])
+    m = learn_vectors(own, other, e) if known == 'vectors' else learn_tokens(own, other, len(e))
+    x, y = (s.by_text(learnt_scores(s, m, e if known == 'vectors' else None))
+            for s in (take(A, a[-held:]), take(B, b[-held:])))
+    return roc_auc_score(np.repeat([1, 0], [len(x), len(y)]), np.r_[x, y]), len(x) + len(y)
+
+# ---------------------------------------------------------------- the forger
+class Forger(LogitsProcessor):
+    "Favours what a learnt score favours, as DEW does with its own: λ tanh(γ z) for the likeliest tokens"
+    def __init__(self, wm, rows, sd, lam, start): self.wm, self.rows, self.sd, self.lam, self.start = wm, rows, sd, lam, start
+    def __call__(self, ids, scores):
+        k = self.wm.config.k
+        if ids.shape[1] - self.start < k: return scores
+        c = self.wm.contexts(ids[:, -k:].cpu().numpy()).float()
+        top = scores.topk(TOP).indices
+        z = (self.rows[top] @ c[:, :, None])[..., 0]/self.sd
+        return scores.scatter_add(1, top, self.lam*torch.tanh(GAMMA*z))
+
+# ---------------------------------------------------------------- stages
+class Study:
+    "Models, and texts with their contexts, kept in WORK"
+    def __init__(self, a):
+        self.a, self.t0 = a, time.time()
+        a.work.mkdir(parents=True, exist_ok=True); a.out.mkdir(parents=True, exist_ok=True)
+        self.host, self.enc, self.cache = load_host(), load_encoder(), {}
+    def say(self, *x): print(f'{time.time()-self.t0:.0f} s:', *x, flush=True)
+    def watermark(self, preset):
+        if preset not in self.cache:
+            self.cache[preset] = DEW.build(self.host, self.enc, study_key(0, 'donors'),
+                                           DEWConfig.preset(preset, lam=2.5), progress=False)
+        return self.cache[preset]
+    def vectors(self, preset):
+        p = self.watermark(preset).parts
+        return unit_vectors(p['embeddings'], p['whitening']).numpy().astype(np.float32)
+    def ids(self, texts): return self.host.tokenizer(list(texts), add_special_tokens=False)['input_ids']
+    def seen(self, name, preset, texts):
+        f = self.a.work/f'{name}.npz'
+        if not f.exists():
+            w, x, i = pairs(self.ids(texts))
+            c = self.watermark(preset).contexts(w).numpy()
+            part = f.with_suffix('.part.npz')
+            np.savez(part, x=x, c=c.astype(np.float16), i=i); part.replace(f)
+            self.say('encoded', name, len(x))
+        z = np.load(f)
+        return Texts(z['x'], z['c'], z['i'])
+
+def learn(s):
+    "Which of two keys wrote a text, after n texts of each: every pair of keys"
+    t = load_results(s.a.data/'evaluation').texts
+    t = t[(t['attack'] == 'none') & t['encoder'].isin(['', 'minilm'])]
+    out = []
+    for row in ROWS:
+        preset = 'paper' if 'paper' in row else 'calibrated'
+        T = []
+        for k in range(3):
+            g = t[(t['source'] == row) & (t['seed'] == k)].sort_values('i').head(s.a.stored)
+            T.append(s.seen(f'{row} {k}'.replace(' ', '_'), preset, g['text']))
+        e = s.vectors(preset)
+        for known in ('vectors', 'tokens'):
+            for n,(a,b),draw in itertools.product(s.a.n, ((0, 1), (0, 2), (1, 2)), range(s.a.draws)):
+                au, held = tell_apart(T[a], T[b], n, s.a.held, draw, e, known)
+                out.append(dict(row=row, known=known, n=n, one=a, two=b, draw=draw, auroc=au, held=held))
+            s.say(row, known, {n: round(np.mean([r['auroc'] for r in out if (r['row'], r['known'], r['n']) == (row, known, n)]), 3) for n in s.a.n})
+    pd.DataFrame(out).to_parquet(s.a.out/'secrecy_learn.parquet', index=False)
+
+def forge(s):
+    "Texts of a forger who learnt from n texts of a key, scored under that key and another"
+    a, f = s.a, s.a.out/'secrecy_forge.jsonl.gz'
+    rows = read_texts(f) if f.exists() else []
+    own = [r for r in read_texts(a.data/'donors_calibrated_texts.jsonl.gz') if r['attack'] == 'none'
+           and (r['host'], r['table'], r['encoder'], r['seed']) == (s.host.name, 'native', 'minilm', a.key)]
+    plain = [r for r in read_texts(a.data/'donors_unmarked_texts.jsonl.gz') if r['attack'] == 'none'
+             and (r['host'], r['seed']) == (s.host.name, (a.key + 1) % 3)]
+    own, plain = (sorted(x, key=lambda r: r['i'])[:max(a.forge_n)] for x in (own, plain))
+    wm, e = s.watermark('calibrated'), s.vectors('calibrated')
+    A, B = (s.seen(f'forge {n} {a.key}'.replace(' ', '_'), 'calibrated', [r['text'] for r in x])
+            for n,x in (('own', own), ('plain', plain)))
+    prompts = build_corpus(s.host, n=300 + a.texts).prompts[300:]      # none of those that were learnt from
+    detectors = {k: wm.rekey(study_key(k, 'donors')).detector() for k in (a.key, (a.key + 2) % 3)}
+    for n in (0, *a.forge_n):
+        for lam in a.lam if n else (0.,):
+            if any((r['n'], r['lam']) == (n, lam) for r in rows): continue
+            make = None
+            if n:
+                m = learn_vectors(A.first(n), B.first(n), e)
+                sd = float(learnt_scores(B, m, e).std())
+                table = torch.from_numpy(e @ m)
+                make = lambda width: Forger(wm, table, sd, lam, width)
+            out = complete(s.host, prompts, a.tokens, seed=1, processor=make, batch_size=a.batch, min_new_tokens=a.tokens)
+            p = perplexity(s.host, out, prompts, batch_size=8).values
+            z = {k: [x.z for x in d.detect(out)] for k,d in detectors.items()}
+            rows += [dict(n=n, lam=lam, i=i, z=round(float(z[a.key][i]), 3), z_other=round(float(z[(a.key + 2) % 3][i]), 3),
+                          ppl=round(float(p[i]), 3), text=t) for i,t in enumerate(out)]
+            write_texts(f, rows)
+            s.say('forged', n, lam, 'mean z', round(np.mean(z[a.key]), 2), 'other key', round(np.mean(z[(a.key + 2) % 3]), 2), 'PPL', round(np.median(p), 1))
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument('stages', nargs='+', choices=['learn', 'forge'])
+    ap.add_argument('--work', type=Path, required=True); ap.add_argument('--out', type=Path, required=True)
+    ap.add_argument('--data', type=Path, default=Path(__file__).parent.parent/'nbs/studies/data', help='stored texts')
+    ap.add_argument('--n', type=int, nargs='+', default=[5, 10, 25, 50, 75]); ap.add_argument('--stored', type=int, default=100)
+    ap.add_argument('--held', type=int, default=25, help='texts of each key that are told apart')
+    ap.add_argument('--draws', type=int, default=4, help='for each pair of keys')
+    ap.add_argument('--key', type=int, default=2, help="the victim's, of the donor study")
+    ap.add_argument('--forge-n', type=int, nargs='+', default=[25, 100, 250]); ap.add_argument('--lam', type=float, nargs='+', default=[2.5, 5.])
+    ap.add_argument('--texts', type=int, default=32); ap.add_argument('--tokens', type=int, default=200); ap.add_argument('--batch', type=int, default=32)
+    a = ap.parse_args()
+    s = Study(a)
+    for x in dict.fromkeys(a.stages): dict(learn=learn, forge=forge)[x](s)
+    w = s.watermark('calibrated')
+    (a.out/'secrecy.json').write_text(json.dumps(dict(command='python tools/study_secrecy.py learn forge --work WORK --out nbs/studies/data',
+        settings={k: v for k,v in vars(a).items() if not isinstance(v, Path)}, ridge=RIDGE, prior=PRIOR, host=s.host.digest,
+        tokenizer=s.host.tokenizer_digest, encoder=s.enc.digest, **machine()), indent=1) + '\n')
+
+if __name__ == '__main__': main()
