@@ -7,7 +7,7 @@ __all__ = ['KINDS', 'token_texts', 'donor_tokenizer', 'DonorReport', 'donor_map'
            'coverage', 'donor_whitening', 'donor_tokens', 'donor_table', 'check_donor', 'token_space', 'neighbours',
            'word_vectors', 'translation_similarity', 'donor_scheme', 'agnostic_scheme', 'donor_detector']
 
-# %% ../nbs/12_donors.ipynb #9a6fa27c
+# %% ../nbs/12_donors.ipynb #c2912c5c
 import json, operator, re
 from dataclasses import dataclass, replace
 import numpy as np
@@ -20,23 +20,12 @@ from .detection import Detector
 import dew_nb.insertion                                       # adds DEW.generate
 from .hosts import wrap_encoder
 from .keys import SecretKey
-from .scheme import (DEW, DEWConfig, TokenSpace, _check_build, _key_table, _prepare,
-                           _table_parts, reference_texts)
+from .scheme import (DEW, DEWConfig, TokenSpace, _by_name, _check_build, _check_host,
+                           _key_table, _prepare, _table_parts, reference_texts)
 from .tables import TokenTable, build_table
 from .whitening import Whitening, token_counts, unit_rows, usable_rows
 
-# %% ../nbs/12_donors.ipynb #40fef67e
-def _by_name(x): return repr(str(x)) if isinstance(x, str) or hasattr(x, '__fspath__') else None
-
-def _check_host(x, what):
-    "Refuse what is no host, such as the name of one; loads nothing"
-    miss = [a for a in ('tokenizer', 'embeddings', 'name') if a not in dir(x) and not hasattr(x, a)]
-    if not miss: return
-    if n := _by_name(x): raise TypeError(
-        f'{what} must be a Host, got the name {n}: load it first, load_host({n})')
-    raise TypeError(f'{what} must be a Host, got {type(x).__name__}, which has no .{miss[0]}: '
-                    'load_host(name) makes one, or wrap_host(model, tokenizer)')
-
+# %% ../nbs/12_donors.ipynb #86093897
 def _rust(tokenizer):
     "The Rust tokenizer itself, to decode and to look up names; not a copy, and not to be changed"
     if isinstance(tokenizer, Tokenizer): return tokenizer
@@ -156,7 +145,7 @@ def _pieces(tok, texts):
     start = np.cumsum([0, *map(len, ids)])
     return np.fromiter((i for x in ids for i in x), np.int64, start[-1]), start
 
-# %% ../nbs/12_donors.ipynb #c145baaa
+# %% ../nbs/12_donors.ipynb #512c1157
 def _one_token(tok, copy, text):
     "The id of a text that is one token"
     e = copy.encode(text, add_special_tokens=False)
@@ -171,29 +160,31 @@ def _one_token(tok, copy, text):
 def _token_ids(tokenizer, tokens, end=None):
     "Ids of tokens that are given as ids or as texts; `end`: ids from there on are refused"
     tok = _rust(tokenizer)
-    tokens = [tokens] if isinstance(tokens, (str, int, np.integer)) else list(tokens)
-    copy = donor_tokenizer(tok) if any(isinstance(t, str) for t in tokens) else None
-    if copy: copy.encode_special_tokens = False            # here <|im_end|> is that token
-    one = lambda t: _one_token(tok, copy, t) if isinstance(t, str) else operator.index(t)
-    try: ids = [one(t) for t in tokens]
-    except TypeError: raise TypeError('tokens must be ids (whole numbers) or texts, got '
-        + ', '.join(sorted({type(t).__name__ for t in tokens}))) from None
-    end = end or tok.get_vocab_size()
-    for i in ids:
-        if not 0 <= i < end: raise ValueError(
-            f'{i} is not a token of the host: its ids are 0 to {tok.get_vocab_size()-1:,}')
-    return np.array(ids, np.int64)
+    tokens = [tokens] if isinstance(tokens, (str, int, np.integer)) else tokens
+    ids = np.asarray(tokens)
+    if ids.dtype.kind not in 'iu':                             # texts among them, one by one
+        copy = donor_tokenizer(tok)
+        copy.encode_special_tokens = False                     # here <|im_end|> is that token
+        one = lambda t: _one_token(tok, copy, t) if isinstance(t, str) else operator.index(t)
+        try: ids = np.array([one(t) for t in tokens], object)
+        except TypeError: raise TypeError('tokens must be ids (whole numbers) or texts, got '
+            + ', '.join(sorted({type(t).__name__ for t in tokens}))) from None
+    bad = ids[(ids < 0) | (ids >= (end or tok.get_vocab_size()))]
+    if len(bad): raise ValueError(
+        f'{bad[0]} is not a token of the host: its ids are 0 to {tok.get_vocab_size()-1:,}')
+    return ids.astype(np.int64)
 
-# %% ../nbs/12_donors.ipynb #ca42a010
+# %% ../nbs/12_donors.ipynb #211d634b
 def donor_map(
     host_tokenizer, # the host's, fast
     donor, # has `.tokenizer`, `.embeddings` and `.name`
     tokens=None # ids of the host; None: all of its tokenizer
 ) -> tuple:
     "The sparse (V_host, V_donor) matrix of means, and the report"
-    tok, _ = _rust(host_tokenizer), _check_host(donor, 'donor')
-    V, E = tok.get_vocab_size(), donor.embeddings
-    tokens = np.arange(V) if tokens is None else _token_ids(tok, tokens, 2**31)
+    _check_host(donor, 'donor')
+    tok, E = _rust(host_tokenizer), donor.embeddings
+    tokens = (np.arange(tok.get_vocab_size()) if tokens is None
+              else _token_ids(tok, tokens, 2**31))
     texts = token_texts(tok, tokens.tolist())
     kind = _host_kinds(tok, _special(host_tokenizer), texts, tokens)
     dtok, ask = donor_tokenizer(donor.tokenizer), np.flatnonzero(kind < 0)
@@ -282,10 +273,10 @@ def donor_tokens(
     meta = dict(donor_tokens=report.counts(), **_donor_meta(donor))
     return TokenSpace(torch.from_numpy(X), w, report.pieces == 0, meta, report)
 
-# %% ../nbs/12_donors.ipynb #46cde3dd
+# %% ../nbs/12_donors.ipynb #f2a3f5af
 def _check_all(host, donor, key, config, reference, limit=1):
     "Say what is wrong before anything is computed; the reference texts as a list"
-    _check_host(host, 'host'); _check_host(donor, 'donor')
+    _check_host(donor, 'donor')
     if reference is not None and not isinstance(reference, (str, bytes)):
         reference = list(reference)                            # it is read twice
     _check_build(host, key, config, reference, limit)

@@ -328,12 +328,21 @@ def _narrow_table(old, key, c, p):
     ctx, meta = R_C @ R_C.T if old.folded else R_C, p['meta'] | dict(key=key.fingerprint)
     return TokenTable(rows, ctx, old.n, old.folded, meta)
 
-# %% ../nbs/08_scheme.ipynb #18ab04b8
+# %% ../nbs/08_scheme.ipynb #eeb67c96
+def _by_name(x): return repr(str(x)) if isinstance(x, str) or hasattr(x, '__fspath__') else None
+
+def _check_host(x, what='host'):
+    "Refuse what is no host, such as the name of one; loads nothing"
+    miss = [a for a in ('tokenizer', 'embeddings', 'name') if a not in dir(x) and not hasattr(x, a)]
+    if not miss: return
+    if n := _by_name(x): raise TypeError(
+        f'{what} must be a Host, got the name {n}: load it first, load_host({n})')
+    raise TypeError(f'{what} must be a Host, got {type(x).__name__}, which has no .{miss[0]}: '
+                    'load_host(name) makes one, or wrap_host(model, tokenizer)')
+
 def _check_build(host, key, config, reference, limit):
     "Say what is wrong with the arguments of `build`, and what would be right"
-    if not hasattr(host, 'embeddings') or not hasattr(host, 'tokenizer'):
-        name = repr(host) if isinstance(host, str) else '...'
-        raise TypeError(f'host must be a Host, got {type(host).__name__}: load_host({name}) makes one')
+    _check_host(host)
     _check_key(key)
     if config is not None and not isinstance(config, DEWConfig):
         how = f'DEWConfig.preset({config!r})' if isinstance(config, str) else 'DEWConfig(...)'

@@ -200,6 +200,16 @@ def test_unclean_notebook_is_noticed(project):
     assert [o.split(':')[1].split('.')[0] for o in check.clean(project)] == [' not clean', ' a stored warning or progress bar']
     assert f.read_bytes() == was
 
+def test_stored_widgets_are_noticed(project):
+    "An output that is a widget, and the state of widgets, which nbdev_clean leaves in the metadata"
+    f = project/'nbs'/'tutorials'/'01_start.ipynb'
+    nb = json.loads(f.read_text())
+    nb['cells'][2]['outputs'].append(dict(output_type='display_data', metadata={}, data={'application/vnd.jupyter.widget-view+json': {}}))
+    nb['metadata']['widgets'] = {'application/vnd.jupyter.widget-state+json': {}}
+    f.write_text(json.dumps(nb, sort_keys=True, indent=1) + '\n')
+    said = ' '.join(check.clean(project))
+    assert 'a stored widget' in said and 'in its metadata' in said
+
 def test_module_out_of_sync_is_noticed(project):
     lib = project/'dew_nb'
     (lib/'boxes.py').write_text((lib/'boxes.py').read_text() + '# edited\n')

@@ -40,6 +40,7 @@ def clean(root:Path=ROOT) -> list[str]:
         nb = json.loads(was)
         clean_nb(nb, clean_ids=cfg.get('clean_ids', 'True') == 'True', **keys)
         if nb2str(nb) != was: bad.append(f'{n.rel}: not clean. Run: nbdev_clean')
+        if 'widgets' in nb['metadata']: bad.append(f'{n.rel}: the state of widgets is stored in its metadata. Run it without progress bars')
         bad += [f'{n.rel}: {o}' for o in _story(n)]
     return bad
 

@@ -12,36 +12,36 @@ The attacker has the host, the encoder and this library, hence the vector of eve
 only the two secret matrices are missing. DEW's score is nearly bilinear in those vectors, t'Mc with M unknown.
 The mean of tc' over marked texts, less that over others, points to M.
 
-Stored texts are read from --data. WORK keeps encoded contexts. Two cores take about an hour.
+Stored texts are read from --data. WORK keeps encoded contexts. Two cores take half an hour.
 """
 import argparse, itertools, json, time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
-from sklearn.metrics import roc_auc_score
-from transformers import LogitsProcessor
 
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
+from dew_nb.calibration import auroc
+from dew_nb.context import text_windows
 from dew_nb.evaluation.corpora import build_corpus, complete
 from dew_nb.evaluation.quality import perplexity
 from dew_nb.evaluation.results import load_results
-from dew_nb.tables import unit_vectors
+from dew_nb.tables import TokenTable, unit_vectors
 from study_common import machine, read_texts, study_key, write_texts
 
 ROWS = ('DEW paper lam=2.5', 'DEW calibrated lam=2.5', 'DEW calibrated lam=2.5 mode=context_only', 'Unigram', 'KGW',
         'SynthID', 'none')
-RIDGE, PRIOR = 10., 100.   # chosen on two keys of the donor study, which have no part in what is stored
-GAMMA, TOP = .5, 32
+RIDGE, PRIOR = 10., 100.   # chosen on keys 0 and 1 of the donor study, from which nothing that is stored was learnt
 
 # ---------------------------------------------------------------- the learner
-def pairs(ids, k=3):
+def pairs(ids, k=3, special=()):
     "Windows of k tokens and the token after each, of several texts: (N, k), (N,), text number (N,)"
     ids = [np.asarray(x) for x in ids]
-    w = [np.stack([x[j:len(x)-k+j] for j in range(k)], 1) for x in ids if len(x) > k]
-    i = [np.full(len(x)-k, n) for n,x in enumerate(ids) if len(x) > k]
-    return np.concatenate(w), np.concatenate([x[k:] for x in ids if len(x) > k]), np.concatenate(i)
+    w, at = zip(*(text_windows(x, k, special) for x in ids))
+    return (np.concatenate(w), np.concatenate([x[p] for x,p in zip(ids, at)]),
+            np.repeat(np.arange(len(ids)), [len(p) for p in at]))
 
 class Texts:
     "Texts as an attacker sees them: token ids, context vectors, text numbers"
@@ -81,19 +81,14 @@ def tell_apart(A, B, n, held, draw, e, known='vectors'):
     m = learn_vectors(own, other, e) if known == 'vectors' else learn_tokens(own, other, len(e))
     x, y = (s.by_text(learnt_scores(s, m, e if known == 'vectors' else None))
             for s in (take(A, a[-held:]), take(B, b[-held:])))
-    return roc_auc_score(np.repeat([1, 0], [len(x), len(y)]), np.r_[x, y]), len(x) + len(y)
+    return auroc(x, y).value, len(x) + len(y)
 
 # ---------------------------------------------------------------- the forger
-class Forger(LogitsProcessor):
-    "Favours what a learnt score favours, as DEW does with its own: λ tanh(γ z) for the likeliest tokens"
-    def __init__(self, wm, rows, sd, lam, start): self.wm, self.rows, self.sd, self.lam, self.start = wm, rows, sd, lam, start
-    def __call__(self, ids, scores):
-        k = self.wm.config.k
-        if ids.shape[1] - self.start < k: return scores
-        c = self.wm.contexts(ids[:, -k:].cpu().numpy()).float()
-        top = scores.topk(TOP).indices
-        z = (self.rows[top] @ c[:, :, None])[..., 0]/self.sd
-        return scores.scatter_add(1, top, self.lam*torch.tanh(GAMMA*z))
+def forger(wm, own, other, n, e, lam):
+    "DEW itself, with a table learnt from n texts in place of the keyed one; its alignments have a standard deviation of 1"
+    m = learn_vectors(own.first(n), other.first(n), e)
+    rows = torch.from_numpy(e @ m)/float(learnt_scores(other, m, e).std())     # over all unmarked ones: they cost nothing
+    return DEW(replace(wm.config, lam=lam), TokenTable(rows, torch.eye(len(m[0])), 1), wm.contexts)
 
 # ---------------------------------------------------------------- stages
 class Study:
@@ -115,8 +110,9 @@ class Study:
     def seen(self, name, preset, texts):
         f = self.a.work/f'{name}.npz'
         if not f.exists():
-            w, x, i = pairs(self.ids(texts))
-            c = self.watermark(preset).contexts(w).numpy()
+            contexts = self.watermark(preset).contexts
+            w, x, i = pairs(self.ids(texts), contexts.k, contexts.special)
+            c = contexts(w).numpy()
             part = f.with_suffix('.part.npz')
             np.savez(part, x=x, c=c.astype(np.float16), i=i); part.replace(f)
             self.say('encoded', name, len(x))
@@ -139,7 +135,7 @@ def learn(s):
             for n,(a,b),draw in itertools.product(s.a.n, ((0, 1), (0, 2), (1, 2)), range(s.a.draws)):
                 au, held = tell_apart(T[a], T[b], n, s.a.held, draw, e, known)
                 out.append(dict(row=row, known=known, n=n, one=a, two=b, draw=draw, auroc=au, held=held))
-            s.say(row, known, {n: round(np.mean([r['auroc'] for r in out if (r['row'], r['known'], r['n']) == (row, known, n)]), 3) for n in s.a.n})
+            s.say(row, known, pd.DataFrame(out).query('row == @row and known == @known').groupby('n')['auroc'].mean().round(3).to_dict())
     pd.DataFrame(out).to_parquet(s.a.out/'secrecy_learn.parquet', index=False)
 
 def forge(s):
@@ -159,13 +155,8 @@ def forge(s):
     for n in (0, *a.forge_n):
         for lam in a.lam if n else (0.,):
             if any((r['n'], r['lam']) == (n, lam) for r in rows): continue
-            make = None
-            if n:
-                m = learn_vectors(A.first(n), B.first(n), e)
-                sd = float(learnt_scores(B, m, e).std())
-                table = torch.from_numpy(e @ m)
-                make = lambda width: Forger(wm, table, sd, lam, width)
-            out = complete(s.host, prompts, a.tokens, seed=1, processor=make, batch_size=a.batch, min_new_tokens=a.tokens)
+            mark = forger(wm, A, B, n, e, lam).processor if n else None
+            out = complete(s.host, prompts, a.tokens, seed=1, processor=mark, batch_size=a.batch, min_new_tokens=a.tokens)
             p = perplexity(s.host, out, prompts, batch_size=8).values
             z = {k: [x.z for x in d.detect(out)] for k,d in detectors.items()}
             rows += [dict(n=n, lam=lam, i=i, z=round(float(z[a.key][i]), 3), z_other=round(float(z[(a.key + 2) % 3][i]), 3),
@@ -187,9 +178,8 @@ def main():
     a = ap.parse_args()
     s = Study(a)
     for x in dict.fromkeys(a.stages): dict(learn=learn, forge=forge)[x](s)
-    w = s.watermark('calibrated')
     (a.out/'secrecy.json').write_text(json.dumps(dict(command='python tools/study_secrecy.py learn forge --work WORK --out nbs/studies/data',
-        settings={k: v for k,v in vars(a).items() if not isinstance(v, Path)}, ridge=RIDGE, prior=PRIOR, host=s.host.digest,
-        tokenizer=s.host.tokenizer_digest, encoder=s.enc.digest, **machine()), indent=1) + '\n')
+        settings={k: v for k,v in vars(a).items() if not isinstance(v, Path)}, ridge=RIDGE, prior=PRIOR,
+        tokenizer_digest=s.host.tokenizer_digest, **machine(s.host, s.enc)), indent=1) + '\n')
 
 if __name__ == '__main__': main()
