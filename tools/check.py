@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 import readme
 from nbpages import ROOT, directives, find_notebooks, settings, text
 
-MAX_CELLS, MAX_BYTES = 60, 600_000
+MAX_CELLS, MAX_BYTES = 80, 600_000
 # Folders that only exist on somebody's machine
 PRIVATE = re.compile(r'(?<![\w.:/~])/(?:root|home/\w+|Users/\w+|work|workspace|mnt|private|var/folders|opt|tmp)/[\w.-]+')
 

@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 MATHJAX = HERE/'vendor'/'mathjax'/'tex-svg-full.js'
 ASSETS = {'.png', '.jpg', '.jpeg', '.gif', '.svg', '.webp', '.html', '.csv', '.json'}
 KINDS = dict(note='note', tip='tip', warning='warning', important='important', caution='caution')
-GROUPS = {'tutorials': 'Tutorials', '': 'The library', '2': 'Evaluation', 'studies': 'Studies'}  # in the order of the sidebar
+GROUPS = {'tutorials': 'Tutorials', '': 'The library', 'evaluation': 'Evaluation', 'studies': 'Studies'}  # in the order of the sidebar
 EXPORT, HIDDEN = {'export', 'exports'}, {'hide', 'exporti', 'default_exp'}
 
 # ---------------------------------------------------------------- what the notebooks export
@@ -224,7 +224,7 @@ def page(n:Notebook, ix:Index, cfg:dict) -> dict:
     return dict(cells=cells, metadata=meta, nbformat=4, nbformat_minor=5)
 
 # ---------------------------------------------------------------- the site
-def _group(n:Notebook) -> str: return n.group.split('/')[0] or ('2' if n.number.startswith('2') else '')
+def _group(n:Notebook) -> str: return n.group.split('/')[0]
 
 def toctrees(notebooks:list) -> str:
     "The sidebar: one captioned group a folder, pages by number"

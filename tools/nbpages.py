@@ -46,12 +46,12 @@ class Notebook:
     def group(self) -> str: return posixpath.dirname(self.rel)
     @property
     def number(self) -> str:
-        m = re.match(r'(\d+[a-z]?)_', self.path.name)
+        m = re.match(r'(\d+)_', self.path.name)
         return m[1] if m else ''
     @property
     def doc(self) -> str:
         "The page's name: the path without number and suffix, as nbdev has it"
-        stem = re.sub(r'^\d+[a-zA-Z0-9]*_', '', self.path.stem.lower())
+        stem = re.sub(r'^\d+_', '', self.path.stem.lower())
         return posixpath.join(self.group, stem)
     @cached_property
     def module(self) -> str:
@@ -111,7 +111,7 @@ def map_links(md:str, f) -> str:
 
 def is_external(target:str) -> bool: return bool(re.match(r'[a-z][a-z0-9+.-]*:|#', target, re.I))
 
-_stem = re.compile(r'(?<![\[`\\])`((?:[\w-]+/)?\d+[a-z]?_\w+)(?:\.ipynb)?`(?!`|\]\()')
+_stem = re.compile(r'(?<![\[`\\])`((?:[\w-]+/)?\d+_\w+)(?:\.ipynb)?`(?!`|\]\()')
 
 def link_notebooks(md:str, f) -> str:
     "Link a notebook's name, such as `00_keys`, to `f(its path)`, unless that is None"

@@ -1,0 +1,49 @@
+"""Run notebooks from top to bottom, keep their outputs, clean them.
+
+    python tools/run_notebook.py nbs/03_null.ipynb [...] [--slow]
+
+Cells marked `#| slow` or `#| eval: false` keep the outputs they have; --slow runs the slow ones too. A notebook in which a cell
+fails is left as it was."""
+import argparse, os, sys, time
+from pathlib import Path
+
+from nbpages import ROOT, directives
+
+ENV = dict(TQDM_DISABLE='1', OMP_WAIT_POLICY='PASSIVE', TOKENIZERS_PARALLELISM='false')
+
+def skipped(cell, slow:bool) -> bool:
+    "Whether a cell is left alone"
+    if cell.cell_type != 'code': return True
+    opts = directives(cell.source)[0]
+    return opts.get('eval', '').lower() == 'false' or ('slow' in opts and not slow)
+
+def execute(path:Path, slow:bool=False):
+    "Run one notebook in a fresh kernel and write it back"
+    import nbformat
+    from nbclient import NotebookClient
+    nb = nbformat.read(path, 4)
+    client = NotebookClient(nb, timeout=None, kernel_name='python3', resources=dict(metadata=dict(path=str(path.parent))))
+    with client.setup_kernel():
+        for i, cell in enumerate(nb.cells):
+            if not skipped(cell, slow): client.execute_cell(cell, i)
+    nbformat.write(nb, path)
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument('notebooks', nargs='+', type=Path)
+    ap.add_argument('--slow', action='store_true', help='run the cells marked slow as well')
+    a = ap.parse_args()
+    os.environ.update({k: v for k, v in ENV.items() if k not in os.environ})
+    os.environ['PYTHONPATH'] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get('PYTHONPATH')]))
+    from nbclient.exceptions import CellExecutionError
+    from nbdev.clean import nbdev_clean
+    failed = []
+    for p in a.notebooks:
+        start = time.time()
+        try: execute(p, a.slow)
+        except CellExecutionError as e: print(f'{p}: {e}', file=sys.stderr); failed.append(str(p)); continue
+        nbdev_clean(str(p))
+        print(f'{p}: {time.time()-start:.0f} s', flush=True)
+    if failed: sys.exit('failed: ' + ', '.join(failed))
+
+if __name__ == '__main__': main()
