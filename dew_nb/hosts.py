@@ -31,7 +31,7 @@ def _in_folder(name:str, path:Path) -> tuple[str, Path]:
     raise ValueError(f'{name!r} is not a model folder: no config.json in it. '
         'Give the folder that `save_pretrained` wrote.')
 
-# %% ../nbs/12_hosts.ipynb #69cb23fc
+# %% ../nbs/12_hosts.ipynb #d3c23a7f
 def find_model(
     name:str, # an asset, a folder or a hub id
     kind:str # 'host' or 'encoder'
@@ -39,8 +39,8 @@ def find_model(
     "What to call a model, and where to load it from"
     if name in ASSETS:
         if ASSETS[name].kind == kind: return name, asset_path(name)
-        raise ValueError(f'{name!r} is no {kind} but a model of the other kind; '
-                         f'{kind}s: {_names(kind)}')
+        raise ValueError(f'{name!r} is no {kind} but a model of the other '
+                         f'kind; {kind}s: {_names(kind)}')
     path = Path(name).expanduser()
     if path.exists(): return _in_folder(name, path)
     if re.fullmatch(r'\w[\w.-]*/\w[\w.-]*', name): return name, name
@@ -104,12 +104,12 @@ def no_progress_bars() -> Iterator[None]:
     finally:
         if on: tl.enable_progress_bar()
 
-# %% ../nbs/12_hosts.ipynb #a5a235f6
+# %% ../nbs/12_hosts.ipynb #d0e5f447
 def _read_tokenizer(source):
     "A tokenizer that pads on the left"
     from transformers import AutoTokenizer
-    tok = AutoTokenizer.from_pretrained(source,
-                                        local_files_only=isinstance(source, Path))
+    here = isinstance(source, Path)
+    tok = AutoTokenizer.from_pretrained(source, local_files_only=here)
     if tok.pad_token_id is None: tok.pad_token = tok.eos_token
     tok.padding_side = 'left'
     return tok
@@ -132,7 +132,7 @@ def array_digest(
     h.update(memoryview(a).cast('B'))
     return h.hexdigest()
 
-# %% ../nbs/12_hosts.ipynb #4e123027
+# %% ../nbs/12_hosts.ipynb #44a59b66
 class Host:
     "A causal language model, its tokenizer and its input-embedding table"
     def __init__(self,
@@ -144,7 +144,8 @@ class Host:
         self.name, self.source, self.device = name, source, pick_device(device)
         small = name in ASSETS or self.device.type == 'cpu'
         self.dtype = dtype or (torch.float32 if small else 'auto')
-    def __repr__(self): return f'Host({self.name!r}, device={str(self.device)!r})'
+    def __repr__(self):
+        return f'Host({self.name!r}, device={str(self.device)!r})'
     @cached_property
     def tokenizer(self): return _read_tokenizer(self.source)
     @cached_property
@@ -160,7 +161,8 @@ class Host:
     @cached_property
     def digest(self) -> str:
         "Digest of the table and of the tokenizer"
-        return hash_strings(array_digest(self.embeddings), self.tokenizer_digest)
+        table = array_digest(self.embeddings)
+        return hash_strings(table, self.tokenizer_digest)
 
 # %% ../nbs/12_hosts.ipynb #d90b907a
 @patch(as_prop=True)
@@ -173,9 +175,9 @@ def embedding_dim(self:Host) -> int:
     "Columns of the table"
     return self.embeddings.shape[1]
 
-# %% ../nbs/12_hosts.ipynb #c0a5d10b
+# %% ../nbs/12_hosts.ipynb #019891d9
 def load_host(
-    name_or_path=None, # an asset, a folder, a hub id, a `Host`; None: `DEFAULT_HOST`
+    name_or_path=None, # an asset, a folder, a hub id, a `Host`; None: the default
     device=None, # a torch device; the GPU if there is one
     dtype=None # a torch dtype; float32, but for large models on a GPU
 ) -> Host: # its parts are loaded when they are asked for
@@ -183,16 +185,17 @@ def load_host(
     if isinstance(name_or_path, Host): return name_or_path
     if name_or_path is not None and not isinstance(name_or_path, (str, Path)):
         raise TypeError(f'expected a name, a folder or a hub id, got '
-            f'{type(name_or_path).__name__}; for a model use wrap_host(model, tok)')
+            f'{type(name_or_path).__name__}; for a model use '
+            'wrap_host(model, tok)')
     name, source = find_model(str(name_or_path or DEFAULT_HOST), 'host')
     try: found = model_file(source, 'config.json')
     except OSError as e: raise OSError(f'could not get {name!r} from the model '
-        f'hub: {str(e).splitlines()[0]} Check the name and the network, or give '
-        f'a folder or an asset ({", ".join(ASSETS)}).') from e
+        f'hub: {str(e).splitlines()[0]} Check the name and the network, or '
+        f'give a folder or an asset ({", ".join(ASSETS)}).') from e
     if not found: raise ValueError(f'{name!r} is not a model: no config.json')
     return Host(name, source, device, dtype)
 
-# %% ../nbs/12_hosts.ipynb #6cdfe27d
+# %% ../nbs/12_hosts.ipynb #e73685fe
 def wrap_host(
     model, # a causal language model of transformers
     tokenizer, # its tokenizer
@@ -203,9 +206,9 @@ def wrap_host(
         if not hasattr(model, what): raise TypeError(
             f'a host model needs .{what}, and {type(model).__name__} has none; '
             'give a causal language model of transformers')
-    host = Host(name or type(model).__name__, None, next(model.parameters()).device)
+    p = next(model.parameters())
+    host = Host(name or type(model).__name__, None, p.device, p.dtype)
     host.model, host.tokenizer = model.eval(), tokenizer
-    host.dtype = next(model.parameters()).dtype
     return host
 
 # %% ../nbs/12_hosts.ipynb #3b54f19e
@@ -216,7 +219,7 @@ def quoted_name(
     named = isinstance(x, str) or hasattr(x, '__fspath__')
     return repr(str(x)) if named else None
 
-# %% ../nbs/12_hosts.ipynb #62968ce3
+# %% ../nbs/12_hosts.ipynb #ab87bfcd
 def check_host(
     x, # anything
     what:str='host' # what to call it in an error
@@ -225,8 +228,8 @@ def check_host(
     missing = [a for a in ('tokenizer', 'embeddings', 'name')
                if a not in dir(x) and not hasattr(x, a)]
     if not missing: return
-    if n := quoted_name(x): raise TypeError(
-        f'{what} must be a Host, got the name {n}: load it first, load_host({n})')
-    raise TypeError(
-        f'{what} must be a Host, got {type(x).__name__}, which has no .{missing[0]}: '
-        'load_host(name) makes one, or wrap_host(model, tokenizer)')
+    if n := quoted_name(x): raise TypeError(f'{what} must be a Host, got the '
+        f'name {n}: load it first, load_host({n})')
+    raise TypeError(f'{what} must be a Host, got {type(x).__name__}, which has '
+        f'no .{missing[0]}: load_host(name) makes one, or '
+        'wrap_host(model, tokenizer)')

@@ -5,42 +5,47 @@
 # %% auto #0
 __all__ = ['SecretKey', 'keyed_bytes', 'keyed_normals', 'keyed_permutation', 'keyed_unit_vectors']
 
-# %% ../nbs/00_keys.ipynb #e518cd08
+# %% ../nbs/00_keys.ipynb #c002
 import hashlib, hmac, os, re, secrets
 from pathlib import Path
 
-# %% ../nbs/00_keys.ipynb #66ab7862
+# %% ../nbs/00_keys.ipynb #c003
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from fastcore.basics import patch
 
-# %% ../nbs/00_keys.ipynb #5730a8d7
+# %% ../nbs/00_keys.ipynb #c007
 _MIN_BYTES = 16
 
+def _check_bytes(raw) -> bytes:
+    "The bytes of a key, long enough; errors don't repeat them"
+    if not isinstance(raw, (bytes, bytearray)):
+        raise TypeError(f'A key is made of bytes, got {type(raw).__name__}. '
+                        'Use SecretKey.from_hex, .from_file, .from_env or .generate.')
+    if len(raw) < _MIN_BYTES:
+        raise ValueError(f'The key has {len(raw)} bytes; at least {_MIN_BYTES} are needed. '
+                         'SecretKey.generate() makes a good one.')
+    return bytes(raw)
+
+# %% ../nbs/00_keys.ipynb #c008
 class SecretKey:
     "A secret of at least 16 bytes; shows a fingerprint, never itself"
     __slots__ = ('_raw',)
     def __init__(self,
         raw:bytes # the secret itself; prefer the named constructors
-    ):
-        if not isinstance(raw, (bytes, bytearray)):
-            raise TypeError(f'A key is made of bytes, got {type(raw).__name__}. '
-                            'Use SecretKey.from_hex, .from_file, .from_env or .generate.')
-        if len(raw) < _MIN_BYTES:
-            raise ValueError(f'The key has {len(raw)} bytes; at least {_MIN_BYTES} are needed. '
-                             'SecretKey.generate() makes a good one.')
-        object.__setattr__(self, '_raw', bytes(raw))
+    ): object.__setattr__(self, '_raw', _check_bytes(raw))
     def __setattr__(self, *_): raise AttributeError('A SecretKey cannot be changed')
     def __repr__(self): return f'SecretKey(fingerprint={self.fingerprint!r})'
     __str__ = __repr__
     def __eq__(self, o): return isinstance(o, SecretKey) and hmac.compare_digest(self._raw, o._raw)
     def __hash__(self): return hash(self.fingerprint)
     def __reduce__(self):
-        raise TypeError('A SecretKey is not pickled: save it yourself with .to_file(path), and guard that file.')
+        raise TypeError('A SecretKey is not pickled: save it yourself with .to_file(path), '
+                        'and guard that file.')
 
-# %% ../nbs/00_keys.ipynb #a3a43eee
+# %% ../nbs/00_keys.ipynb #c011
 @patch
 def subkey(self:SecretKey,
     label:str # what the sub-key is for, e.g. `"R_T"`
@@ -48,19 +53,13 @@ def subkey(self:SecretKey,
     "32 bytes for one purpose, by HKDF-SHA256"
     return HKDF(SHA256(), 32, salt=b'dew_nb/1', info=label.encode()).derive(self._raw)
 
+# %% ../nbs/00_keys.ipynb #c012
 @patch(as_prop=True)
 def fingerprint(self:SecretKey) -> str:
     "16 hex digits that name the key without revealing it"
     return self.subkey('fingerprint')[:8].hex()
 
-# %% ../nbs/00_keys.ipynb #caf51b72
-_HEX = re.compile(r'(0x)?[0-9a-fA-F\s]{32,}')
-
-def _no_digits(s, want):
-    "Refuse a key where the name of something is wanted, without repeating it"
-    if _HEX.fullmatch(str(s)): raise ValueError(
-        f'This looks like the digits of a key; {want} is expected. SecretKey.from_hex takes digits.')
-
+# %% ../nbs/00_keys.ipynb #c016
 def _from_hex(s:str, where:str) -> SecretKey:
     "A key from hex digits; errors name `where` it came from and never the digits"
     s = re.sub(r'\s', '', s)
@@ -72,13 +71,7 @@ def _from_hex(s:str, where:str) -> SecretKey:
     try: return SecretKey(raw)
     except ValueError as e: raise ValueError(f'{where}: {e}') from None
 
-@patch(cls_method=True)
-def generate(cls:SecretKey,
-    nbytes:int=32 # length of the key
-) -> SecretKey:
-    "A new key from the operating system's secure generator"
-    return cls(secrets.token_bytes(nbytes))
-
+# %% ../nbs/00_keys.ipynb #c017
 @patch(cls_method=True)
 def from_hex(cls:SecretKey,
     digits:str # hexadecimal digits; white space is ignored
@@ -88,7 +81,15 @@ def from_hex(cls:SecretKey,
         raise TypeError(f'from_hex takes a string of hexadecimal digits, got {type(digits).__name__}')
     return _from_hex(digits, 'The key')
 
-# %% ../nbs/00_keys.ipynb #6fab44eb
+# %% ../nbs/00_keys.ipynb #c020
+_HEX = re.compile(r'(0x)?[0-9a-fA-F\s]{32,}')
+
+def _no_digits(s, want:str):
+    "Refuse a key where the name of something is wanted, without repeating it"
+    if _HEX.fullmatch(str(s)): raise ValueError(
+        f'This looks like the digits of a key; {want} is expected. SecretKey.from_hex takes digits.')
+
+# %% ../nbs/00_keys.ipynb #c021
 @patch(cls_method=True)
 def from_env(cls:SecretKey,
     name:str='DEW_KEY' # environment variable that holds hex digits
@@ -97,10 +98,11 @@ def from_env(cls:SecretKey,
     if name not in os.environ:
         _no_digits(name, 'the name of an environment variable')
         raise ValueError(
-        f'The environment variable {name} is not set. Put a key of hex digits there, e.g. made by '
-        '`python -c "import secrets; print(secrets.token_hex(32))"`, or use SecretKey.from_file.')
+            f'The environment variable {name} is not set. Put a key of hex digits there, e.g. made by '
+            '`python -c "import secrets; print(secrets.token_hex(32))"`, or use SecretKey.from_file.')
     return _from_hex(os.environ[name], f'The environment variable {name}')
 
+# %% ../nbs/00_keys.ipynb #c023
 @patch(cls_method=True)
 def from_file(cls:SecretKey,
     path:str|Path # a file of hex digits
@@ -117,6 +119,15 @@ def from_file(cls:SecretKey,
         raise ValueError(f'The key file {p} is not text of hexadecimal digits.') from None
     return _from_hex(s, f'The key file {p}')
 
+# %% ../nbs/00_keys.ipynb #c025
+@patch(cls_method=True)
+def generate(cls:SecretKey,
+    nbytes:int=32 # length of the key
+) -> SecretKey:
+    "A new key from the operating system's secure generator"
+    return cls(secrets.token_bytes(nbytes))
+
+# %% ../nbs/00_keys.ipynb #c026
 @patch
 def to_file(self:SecretKey,
     path:str|Path # where to write; must not exist yet
@@ -127,7 +138,7 @@ def to_file(self:SecretKey,
         f.write(self._raw.hex()+'\n')
     return p
 
-# %% ../nbs/00_keys.ipynb #3dd64205
+# %% ../nbs/00_keys.ipynb #c035
 def keyed_bytes(
     key:SecretKey, # the secret
     label:str, # the purpose: other labels give unrelated bytes
@@ -137,49 +148,70 @@ def keyed_bytes(
     "`nbytes` of the keystream that belongs to `label`"
     block, rem = divmod(start, 64)
     if rem: raise ValueError(f'start must be a multiple of 64, got {start}')
-    if block + nbytes//64 >= 2**32: raise ValueError('A keystream has 256 GiB; use another label for more.')
+    if block + nbytes//64 >= 2**32:
+        raise ValueError('A keystream has 256 GiB; use another label for more.')
     nonce = block.to_bytes(4, 'little') + bytes(12)
-    return Cipher(algorithms.ChaCha20(key.subkey(label), nonce), None).encryptor().update(bytes(nbytes))
+    cipher = Cipher(algorithms.ChaCha20(key.subkey(label), nonce), None)
+    return cipher.encryptor().update(bytes(nbytes))
 
-# %% ../nbs/00_keys.ipynb #487b0959
-_LN2, _PI_2 = 0.6931471805599453, 1.5707963267948966
-_LOG = [1/(2*i+1) for i in range(11)]                       # 2·atanh(s)/s in powers of s²
-_COS, _SIN = [1.0], [1.0]                                    # Taylor coefficients in powers of x²
-for _i in range(1, 9):
-    _COS.append(-_COS[-1]/((2*_i-1)*(2*_i)))
-    _SIN.append(-_SIN[-1]/((2*_i)*(2*_i+1)))
-
+# %% ../nbs/00_keys.ipynb #c038
 def _poly(c, x):
-    "Horner's rule with separate products and sums"
+    "Polynomial with coefficients `c`, by Horner's rule with separate products and sums"
     r = np.full_like(x, c[-1])
     for a in c[-2::-1]:
         r *= x
         r += a
     return r
 
+# %% ../nbs/00_keys.ipynb #c040
+_LN2 = 0.6931471805599453
+_SQRT_HALF = 0.7071067811865476
+_LOG = [1/(2*i+1) for i in range(11)]                       # atanh(s)/s in powers of s²
+
 def _log(u):
     "Natural logarithm of positive doubles, from exact operations only"
-    m, e = np.frexp(u)
-    small = m < 0.7071067811865476
-    m = np.where(small, m+m, m); e = e - small
+    m, e = np.frexp(u)                                       # 1/2 <= m < 1
+    small = m < _SQRT_HALF
+    m, e = np.where(small, m+m, m), e - small
     s = (m-1)/(m+1)
     return e*_LN2 + 2*s*_poly(_LOG, s*s)
 
-# %% ../nbs/00_keys.ipynb #b35eae87
+# %% ../nbs/00_keys.ipynb #c043
+def _taylor(first:int) -> list:
+    "Nine Taylor coefficients of cos (first=1) or of sin(x)/x (first=2), in powers of x²"
+    c = [1.0]
+    for i in range(8): c.append(-c[-1]/((first+2*i)*(first+2*i+1)))
+    return c
+
+_PI_2, _COS, _SIN = 1.5707963267948966, _taylor(1), _taylor(2)
+
+# %% ../nbs/00_keys.ipynb #c045
 def _cos_sin_turns(u):
     "cos and sin of `u` full turns, 0 <= u < 1, from exact operations only"
-    t = 4*u
-    q = np.floor(t+0.5)
-    x = (t-q)*_PI_2
-    x2 = x*x
-    c, s = _poly(_COS, x2), x*_poly(_SIN, x2)
-    q = q.astype(np.int64) & 3
-    swap, neg_c, neg_s = (q & 1) == 1, (q == 1) | (q == 2), q >= 2
-    c, s = np.where(swap, s, c), np.where(swap, c, s)
-    return np.where(neg_c, -c, c), np.where(neg_s, -s, s)
+    quarters = 4*u
+    nearest = np.floor(quarters+0.5)
+    x = (quarters-nearest)*_PI_2
+    c, s = _poly(_COS, x*x), x*_poly(_SIN, x*x)
+    q = nearest.astype(np.int64) % 4                         # quarter turns to put back
+    odd = q % 2 == 1
+    c, s = np.where(odd, s, c), np.where(odd, c, s)
+    return np.where((q == 1) | (q == 2), -c, c), np.where(q >= 2, -s, s)
 
-# %% ../nbs/00_keys.ipynb #1c9d9c81
-_CHUNK = 1 << 15                                             # pairs of normals per block: stays in the cache
+# %% ../nbs/00_keys.ipynb #c048
+def _uniforms(words):
+    "u_1 in (0, 1] and u_2 in [0, 1) from pairs (N, 2) of 64-bit words"
+    upper = (words >> np.uint64(11)).astype(np.float64)
+    return (upper[:,0]+1)*2.**-53, upper[:,1]*2.**-53
+
+def _box_muller(words):
+    "Pairs (N, 2) of normals from pairs of 64-bit words"
+    u1, u2 = _uniforms(words)
+    r = np.sqrt(-2*_log(u1))
+    c, s = _cos_sin_turns(u2)
+    return np.stack([r*c, r*s], 1)
+
+# %% ../nbs/00_keys.ipynb #c050
+_CHUNK = 1 << 15                                             # pairs at a time: stays in the cache
 
 def keyed_normals(
     key:SecretKey, # the secret
@@ -190,17 +222,14 @@ def keyed_normals(
     "Standard normal variates that are the same on every machine"
     shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
     n = int(np.prod(shape, dtype=np.int64))
-    out = np.empty(n + n % 2, dtype)
-    for i in range(0, len(out)//2, _CHUNK):
-        k = min(_CHUNK, len(out)//2 - i)
-        w = np.frombuffer(keyed_bytes(key, label, 16*k, start=16*i), '<u8').reshape(k, 2) >> np.uint64(11)
-        u1, u2 = (w[:,0].astype(np.float64)+1)*2.**-53, w[:,1].astype(np.float64)*2.**-53
-        r = np.sqrt(-2*_log(u1))
-        c, s = _cos_sin_turns(u2)
-        out[2*i:2*(i+k):2], out[2*i+1:2*(i+k):2] = r*c, r*s
-    return out[:n].reshape(shape)
+    pairs = np.empty(((n+1)//2, 2), dtype)
+    for i in range(0, len(pairs), _CHUNK):
+        k = min(_CHUNK, len(pairs) - i)
+        words = np.frombuffer(keyed_bytes(key, label, 16*k, start=16*i), '<u8').reshape(k, 2)
+        pairs[i:i+k] = _box_muller(words)
+    return pairs.ravel()[:n].reshape(shape)
 
-# %% ../nbs/00_keys.ipynb #5ad23513
+# %% ../nbs/00_keys.ipynb #c062
 def keyed_permutation(
     key:SecretKey, # the secret
     label:str, # the purpose
@@ -209,6 +238,7 @@ def keyed_permutation(
     "A permutation of range(n): the order that sorts n keystream words"
     return np.argsort(np.frombuffer(keyed_bytes(key, label, 8*n), '<u8'), kind='stable')
 
+# %% ../nbs/00_keys.ipynb #c065
 def keyed_unit_vectors(
     key:SecretKey, # the secret
     label:str, # the purpose
@@ -217,7 +247,8 @@ def keyed_unit_vectors(
 ) -> np.ndarray:
     "One pseudo-random unit vector for each row of integers"
     rows = np.ascontiguousarray(rows, '<i8')
+    if not len(rows): return np.empty((0, dim), np.float32)
     sub = key.subkey(label)
     seeds = [SecretKey(hmac.digest(sub, r.tobytes(), 'sha256')) for r in rows]
-    x = np.stack([keyed_normals(s, 'unit', dim) for s in seeds]) if len(rows) else np.empty((0, dim), np.float32)
+    x = np.stack([keyed_normals(s, 'unit', dim) for s in seeds])
     return x/np.linalg.norm(x, axis=1, keepdims=True)

@@ -5,14 +5,16 @@
 # %% auto #0
 __all__ = ['gaussian_projection', 'orthogonal_projection', 'projection_dim', 'projections']
 
-# %% ../nbs/02_projection.ipynb #7f2dcae3
+# %% ../nbs/02_projection.ipynb #c002
 from math import lcm
 
-# %% ../nbs/02_projection.ipynb #48419e49
+# %% ../nbs/02_projection.ipynb #c003
 import numpy as np
 from .keys import SecretKey, keyed_normals
 
-# %% ../nbs/02_projection.ipynb #4c6dc3d7
+_MAX_N = 1 << 16                                             # wider matrices would not fit
+
+# %% ../nbs/02_projection.ipynb #c007
 def gaussian_projection(
     key:SecretKey, # the secret
     label:str, # 'R_T' or 'R_C'
@@ -22,9 +24,13 @@ def gaussian_projection(
     "A (d, n) matrix of keyed standard normals"
     return keyed_normals(key, label, (d, n))
 
-# %% ../nbs/02_projection.ipynb #739b63e8
-_MAX_N = 1 << 16
+# %% ../nbs/02_projection.ipynb #c010
+def _keyed_rotation(key:SecretKey, label:str, d:int) -> np.ndarray:
+    "A (d, d) rotation drawn uniformly"
+    q, r = np.linalg.qr(keyed_normals(key, label, (d, d), np.float64))
+    return q*np.sign(np.diag(r))
 
+# %% ../nbs/02_projection.ipynb #c013
 def orthogonal_projection(
     key:SecretKey, # the secret
     label:str, # 'R_T' or 'R_C'
@@ -32,15 +38,26 @@ def orthogonal_projection(
     n:int # a multiple of d
 ) -> np.ndarray:
     "A (d, n) matrix with orthonormal rows, made of n/d keyed rotations"
-    if n % d: raise ValueError(f'An orthogonal projection needs n to be a multiple of {d}, got n={n}. '
-                               'Leave n=None to use the least common multiple of both widths.')
+    if n % d: raise ValueError(
+        f'An orthogonal projection needs n to be a multiple of {d}, got n={n}. '
+        'Leave n=None to use the least common multiple of both widths.')
     out = np.empty((d, n), np.float32)
     for j in range(n//d):
-        q, r = np.linalg.qr(keyed_normals(key, f'{label}/block{j}', (d, d), np.float64))
-        out[:, j*d:(j+1)*d] = q*np.sign(np.diag(r))/np.sqrt(n//d)
+        out[:, j*d:(j+1)*d] = _keyed_rotation(key, f'{label}/block{j}', d)/np.sqrt(n//d)
     return out
 
-# %% ../nbs/02_projection.ipynb #4a08b85a
+# %% ../nbs/02_projection.ipynb #c016
+def _orthogonal_dim(d_T:int, d_C:int, n:int|None) -> int:
+    "The dimensionality of orthogonal projections, checked"
+    if n is None: n = lcm(d_T, d_C)
+    if n % d_T or n % d_C: raise ValueError(
+        f'projection="orthogonal" needs n to be a multiple of both {d_T} and {d_C}, got n={n}')
+    if n > _MAX_N: raise ValueError(
+        f'projection="orthogonal" needs n = lcm({d_T}, {d_C}) = {n:,}, more than {_MAX_N:,}: '
+        'the matrices would not fit. Use projection="gaussian".')
+    return int(n)
+
+# %% ../nbs/02_projection.ipynb #c017
 def projection_dim(
     d_T:int, # width of token vectors
     d_C:int, # width of context vectors
@@ -52,15 +69,9 @@ def projection_dim(
         raise ValueError(f"projection must be 'gaussian' or 'orthogonal', got {kind!r}")
     if n is not None and (not isinstance(n, (int, np.integer)) or n < 2):
         raise ValueError(f'n must be a whole number of at least 2, got {n!r}')
-    if kind == 'gaussian': return int(n or max(d_T, d_C))
-    if n is None: n = lcm(d_T, d_C)
-    if n % d_T or n % d_C: raise ValueError(
-        f'projection="orthogonal" needs n to be a multiple of both {d_T} and {d_C}, got n={n}')
-    if n > _MAX_N: raise ValueError(
-        f'projection="orthogonal" needs n = lcm({d_T}, {d_C}) = {n:,}, more than {_MAX_N:,}: '
-        'the matrices would not fit. Use projection="gaussian".')
-    return int(n)
+    return int(n or max(d_T, d_C)) if kind == 'gaussian' else _orthogonal_dim(d_T, d_C, n)
 
+# %% ../nbs/02_projection.ipynb #c019
 def projections(
     key:SecretKey, # the secret
     d_T:int, # width of token vectors

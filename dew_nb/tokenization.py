@@ -15,7 +15,7 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-# %% ../nbs/10_tokenization.ipynb #a800711f
+# %% ../nbs/10_tokenization.ipynb #ba667798
 def backend(
     tokenizer # of transformers, or a `tokenizers.Tokenizer`
 ) -> Tokenizer:
@@ -26,7 +26,7 @@ def backend(
         f'{type(tokenizer).__name__} is not a fast tokenizer. '
         'DEW needs one (character offsets, identical decoding): '
         'load it with AutoTokenizer.from_pretrained(..., use_fast=True).')
-    t = Tokenizer.from_str(t.to_str())  # a copy: the caller's keeps its settings
+    t = Tokenizer.from_str(t.to_str())  # a copy: the caller's stays as it is
     t.no_truncation()
     t.no_padding()
     return t
@@ -49,7 +49,7 @@ def hash_strings(
     joined = '\n'.join(parts).encode('utf-8', 'surrogatepass')
     return hashlib.sha256(joined).hexdigest()
 
-# %% ../nbs/10_tokenization.ipynb #d3be711f
+# %% ../nbs/10_tokenization.ipynb #0b17fcee
 PROBE = "In 1984 the café's 12 doors — all — opened.\n\n\tΑθήνα 東京 🙂 x=y[0]"
 
 def tokenizer_digest(
@@ -58,7 +58,8 @@ def tokenizer_digest(
     "Digest of a tokenizer's vocabulary and of what it makes of a probe text"
     vocab = sorted(tok.get_vocab().items(), key=lambda o: (o[1], o[0]))
     ids = tok(PROBE, add_special_tokens=False)['input_ids']
-    return hash_strings(*(f'{i} {t}' for t,i in vocab), str([int(i) for i in ids]))
+    lines = [f'{i} {t}' for t,i in vocab]
+    return hash_strings(*lines, str([int(i) for i in ids]))
 
 # %% ../nbs/10_tokenization.ipynb #b2f011b5
 MARKUP = (' I watched the film.<br>\n\n\n<strong>Twice</strong>:'
@@ -74,7 +75,7 @@ def behaviour_digest(
     return hash_strings(tokenizer_digest(tok), *map(str, added), str(ids),
                         tok.decode(ids))
 
-# %% ../nbs/10_tokenization.ipynb #c1dad1bd
+# %% ../nbs/10_tokenization.ipynb #478c85e7
 def check_tokenizer(
     tok, # a tokenizer of transformers
     expected:str, # its pinned `behaviour_digest`; '': not pinned
@@ -85,9 +86,9 @@ def check_tokenizer(
     if expected in ('', got): return
     import tokenizers, transformers
     raise ValueError(f'transformers {transformers.__version__} with tokenizers '
-        f'{tokenizers.__version__} makes another tokenizer of {name} than the one '
-        f'that texts are marked with: its digest is {got}, expected {expected}. '
-        'Install versions with which this package was tested (those of '
+        f'{tokenizers.__version__} makes another tokenizer of {name} than the '
+        f'one that texts are marked with: its digest is {got}, expected '
+        f'{expected}. Install versions with which this package was tested (those of '
         'constraints.txt) and try again.')
 
 # %% ../nbs/10_tokenization.ipynb #2854b15e
