@@ -6,7 +6,7 @@ VENV    ?= .venv
 EXTRAS  ?= offline,eval,docs,dev
 # Another package index for torch, such as https://download.pytorch.org/whl/cpu (smaller than the default on Linux).
 TORCH_INDEX ?=
-# Steps of `make test`; all of them unless named: make test STEPS="clean export"
+# Steps of `make test`, or notebooks and files of tests; all of them unless named: make test STEPS="clean nbs/00_keys.ipynb"
 STEPS   ?=
 
 BIN     := $(VENV)/bin
@@ -38,7 +38,7 @@ $(STAMP): constraints.txt settings.ini setup.py pyproject.toml
 demo: setup ## Mark and detect three texts, write demo.html
 	$(PY) -m dew_nb.demo
 
-test: setup ## Run every check: notebooks, export, README, nbdev_test, pytest, docs
+test: setup ## Run every check: notebooks, export, README, tests, docs
 	$(PY) tools/run_tests.py $(STEPS)
 
 docs: setup ## Build the site into _docs/ (open _docs/index.html)

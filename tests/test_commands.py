@@ -87,17 +87,21 @@ def test_new_key(tmp_path):
 
 def test_help_is_quick():
     "Neither the module nor --help loads torch"
-    code = "import sys; from dew_nb.commands import dew_detect, dew_mark; dew_mark(['--help']); dew_detect(['--help']); " \
-           "print('LOADED', sorted({'torch', 'transformers', 'numpy'} & set(sys.modules)))"
+    code = "import sys; from dew_nb import commands as c; [f(['--help']) for f in (c.dew_mark, c.dew_detect, c.dew_eval)]; " \
+           "print('LOADED', sorted({'torch', 'transformers', 'numpy', 'pandas'} & set(sys.modules)))"
     r = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, env=env())
-    assert r.stdout.endswith('LOADED []\n') and 'Exit code' in r.stdout, r.stdout + r.stderr
+    assert r.stdout.endswith('LOADED []\n') and r.stdout.count('Exit code') == 3, r.stdout + r.stderr
+
+@pytest.mark.parametrize('args, says', [([], 'the following arguments are required: study'), (['x.toml', '--wrong'], 'unrecognized arguments: --wrong'),
+                                        (['no-such.toml'], 'no-such.toml'), (['x.toml', '--only', SECRET], 'secret key')])
+def test_eval_errors(args, says): assert SECRET not in fails('dew_eval', *args, says=says)
 
 def test_commands_are_installed():
-    "settings.ini names both commands, and they exist"
+    "settings.ini names all commands, and they exist"
     from nbpages import settings
     import dew_nb.commands as c
     found = settings()['console_scripts'].split()
-    for name in ('dew_mark', 'dew_detect'): assert f'{name}=dew_nb.commands:{name}' in found and callable(getattr(c, name))
+    for name in ('dew_mark', 'dew_detect', 'dew_eval'): assert f'{name}=dew_nb.commands:{name}' in found and callable(getattr(c, name))
 
 # ---------------------------------------------------------------- with the embedded models
 def test_mark_output(made):
@@ -127,23 +131,23 @@ def test_json_lines(made):
                                         ('{"body": ', 'line 2 is not JSON'), ('[1]', 'a JSON object is expected')])
 def test_bad_json_lines(line, says):
     "Checked without a model: the reader stops at the line"
-    from dew_nb.commands import UsageError, _texts
+    from dew_nb.shell import UsageError, named_texts
     from tempfile import TemporaryDirectory
     with TemporaryDirectory() as d:
         p = Path(d)/'x.jsonl'
         p.write_text('{"body": "fine"}\n' + line + '\n')
-        got = _texts([str(p)], [], 'body')
+        got = named_texts([str(p)], [], 'body')
         assert next(got) == (f'{p}:1', 'fine')
         with pytest.raises(UsageError, match=re.escape(says)): next(got)
 
 def test_json_lines_are_read_one_by_one(tmp_path):
     "A stream that never ends can be read: bounded memory"
-    from dew_nb.commands import _json_lines
+    from dew_nb.shell import json_lines
     p = tmp_path/'pipe'
     os.mkfifo(p)
     w = subprocess.Popen([sys.executable, '-c', f'f = open({str(p)!r}, "w")\nwhile True: f.write(\'{{"t": "x"}}\\n\')'], stderr=subprocess.DEVNULL)
     try:
-        g = _json_lines(str(p), 't')
+        g = json_lines(str(p), 't')
         assert [next(g) for _ in range(1000)][-1] == (1000, 'x')
         g.close()
     finally: w.kill(); w.wait()

@@ -3,7 +3,7 @@ import base64, json, shutil, subprocess, sys
 from pathlib import Path
 from textwrap import dedent
 
-import api, check, docs_site, readme
+import api, cells, check, docs_site, readme, run_tests
 import pytest
 from nbpages import ROOT, Notebook, callouts, directives, find_notebooks, map_links, map_prose
 
@@ -217,3 +217,75 @@ def test_module_out_of_sync_is_noticed(project):
     was = {p: p.read_bytes() for p in project.rglob('*') if p.is_file()}
     assert [' '.join(o.split()[:3]) for o in check.export(project)] == ['dew_nb/boxes.py differs from', 'dew_nb/gone.py has no']
     assert {p: p.read_bytes() for p in project.rglob('*') if p.is_file()} == was
+
+# ---------------------------------------------------------------- how notebooks are cut
+def test_cut(project):
+    "Lines without directives, definitions of exported cells, and whether an example comes next"
+    cut = cells.measure(Notebook(project/'nbs'/'00_boxes.ipynb', project/'nbs'))
+    assert (cut.code, cut.exported, cut.definitions, cut.followed) == ([17, 1, 6], [17, 6], [2, 1], [True, False])
+    assert cut.row('boxes').split() == ['boxes', '3', '6', '11.5', '1.50', '0', '50%', f'{100*cut.prose/(cut.prose+cut.letters):.0f}%']
+
+def test_long_cells_are_noticed(project, capsys):
+    "By the table with --check, and by the check that `make test` runs"
+    with pytest.raises(SystemExit) as e: cells.main(['--check'], project)
+    assert e.value.code == 0
+    lines = lambda n: code('#| slow\n\n' + '\n'.join(f'x{i} = {i}' for i in range(n)) + '\n')
+    save(project/'nbs'/'01_long.ipynb', code('#| default_exp long'), md('# Long\n' + 'a line\n'*40), lines(30), lines(31), code('1+1', plain('2')))
+    said = 'cell 3 has 31 lines, at most 30 are wanted: split it'
+    assert cells.too_long(Notebook(project/'nbs'/'01_long.ipynb', project/'nbs')) == [said]
+    with pytest.raises(SystemExit) as e: cells.main(['--check'], project)
+    assert e.value.code == 1 and capsys.readouterr().err == f'01_long.ipynb: {said}\n'
+    assert [o for o in check.clean(project) if 'lines' in o] == [f'01_long.ipynb: {said}']
+
+def test_long_notebooks_are_noticed(project):
+    save(project/'nbs'/'01_long.ipynb', *[code(f'{i}+1', plain(str(i+1))) for i in range(81)])
+    assert [o for o in check.clean(project) if '81 cells' in o] == ['01_long.ipynb: 81 cells, at most 80 are wanted: split it']
+
+# ---------------------------------------------------------------- the runner of all checks
+def command(name, code, step='clean'): return run_tests.Task(step, name, [sys.executable, '-c', code])
+
+def test_tasks():
+    "A step is its notebooks or files of tests; one of them can be named; the long ones begin"
+    names = [t.name for t in run_tests.tasks_of('nbs')]
+    assert 'nbs/00_keys.ipynb' in names and len(names) == len(set(names)) == len(find_notebooks(ROOT/'nbs'))
+    assert [t.name for t in run_tests.tasks_of('tests/test_tools.py')] == ['tests/test_tools.py']
+    order = run_tests.in_order(run_tests.tasks_of('pytest'))
+    assert order[0].name == 'tests/test_runner.py' and len(order) == len(list((ROOT/'tests').glob('test_*.py')))
+    with pytest.raises(SystemExit, match='Unknown step: nothing'): run_tests.tasks_of('nothing')
+
+def test_long_tasks_exist():
+    "The list of what begins first names nothing that has gone"
+    known = {*run_tests.STEPS, *run_tests.paths('nbs'), *run_tests.paths('pytest')}
+    assert [o for o in run_tests.LONG if o not in known] == []
+
+def test_outcomes(capsys):
+    "Exit codes, signals, output of both kinds, and work of a task's own children"
+    busy = 'import subprocess, sys; subprocess.run([sys.executable, "-c", "sum(range(10**7))"]); print("out"); print("err", file=sys.stderr)'
+    tasks = [command('good', busy), command('bad', 'import sys; sys.exit(3)'), command('ill', 'import os; os.kill(os.getpid(), 9)')]
+    done = {o.task.name: o for o in run_tests.run_all(tasks)}
+    assert {k: o.ok for k,o in done.items()} == dict(good=True, bad=False, ill=False)
+    assert sorted(done['good'].said.split()) == ['err', 'out'] and done['good'].cpu > .05
+    assert 'signal 9' in done['ill'].said
+    run_tests.summary(list(done.values()), 1.)
+    out = capsys.readouterr().out
+    assert '--- good passed' in out and '--- bad FAILED' in out and out.endswith('\n1 passed, 2 failed\n')
+
+def test_tests_are_counted():
+    "By what pytest says in its last line; a task that ends badly without a count has failed"
+    count = lambda said, ok, step='pytest': dict(run_tests.counted(run_tests.Task(step, 'x'), ok, said))
+    assert count('...\n12 passed, 2 skipped in 3.10s\n', True) == dict(passed=12, failed=0, skipped=2)
+    assert count('F\n1 failed, 3 passed, 1 error in 3.1s', False) == dict(passed=3, failed=2, skipped=0)
+    assert count('3 passed in 1s\nFatal', False) == count('3 passed in 1s', False) == dict(passed=0, failed=1)
+    assert count('said 7 passed', True, 'nbs') == dict(passed=1, failed=0)
+
+@pytest.mark.skipif(not run_tests.FORK, reason='notebooks are forked on Linux only')
+def test_notebook_fails_when_a_cell_does(tmp_path, monkeypatch):
+    "Slow cells are left out as by nbdev_test; an error ends the notebook and is shown"
+    monkeypatch.setattr(run_tests, 'ROOT', tmp_path)
+    shutil.copy(ROOT/'settings.ini', tmp_path)
+    save(tmp_path/'nbs'/'good.ipynb', code('x = 1'), code('#| slow\n1/0'), code('#| eval: false\n1/0'), code('assert x == 1'))
+    save(tmp_path/'nbs'/'bad.ipynb', code('x = 1'), code('x/0'))
+    monkeypatch.chdir(tmp_path)
+    done = {o.task.name: o for o in run_tests.run_all([run_tests.Task('nbs', f'nbs/{o}.ipynb') for o in ('good', 'bad')])}
+    assert done['nbs/good.ipynb'].ok, done['nbs/good.ipynb'].said
+    assert not done['nbs/bad.ipynb'].ok and 'ZeroDivisionError' in done['nbs/bad.ipynb'].said

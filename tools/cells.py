@@ -1,7 +1,9 @@
 """How the notebooks are cut: lines of cells, definitions, examples, prose. Nothing is executed.
 
-    python tools/cells.py [nbs/03_null.ipynb ...]      all notebooks with a module when none is named"""
-import ast, sys
+    python tools/cells.py [nbs/03_null.ipynb ...] [--check]      all notebooks with a module when none is named
+
+With --check the answer is an error when a code cell or a notebook is too long."""
+import argparse, ast, sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -9,6 +11,7 @@ from statistics import median
 from nbpages import ROOT, Notebook, directives, find_notebooks, settings, text
 
 LONG = 30                                           # lines; a longer cell wants splitting
+MAX_CELLS = 80                                      # of a notebook; a longer one wants splitting
 
 @dataclass
 class Cut:
@@ -32,7 +35,9 @@ class Cut:
 
 HEAD = f'{"notebook":32} {"cells":>5} {"lines":>5} {"exported":>8} {"defs":>5} {">30":>5} {"example":>8} {"prose":>6}'
 
-def lines(code:str) -> int: return len([o for o in code.strip('\n').split('\n')]) if code.strip() else 0
+def lines(code:str) -> int:
+    "Lines of a cell, from the first that says something to the last"
+    return len(code.strip('\n').split('\n')) if code.strip() else 0
 
 def defined(code:str) -> int:
     "Functions and classes that a cell defines"
@@ -53,11 +58,27 @@ def measure(n:Notebook) -> Cut:
     cut.followed = [b == 'example' for a, b in zip(kinds, [*kinds[1:], '']) if a == 'definition']
     return cut
 
-def main():
-    named = [Path(p).resolve() for p in sys.argv[1:]]
-    nbs = (ROOT/settings()['nbs_path']).resolve()
+def too_long(n:Notebook) -> list[str]:
+    "What is longer than it may be in one notebook: code cells, directives apart, and the notebook itself"
+    bad = [f'{len(n.cells)} cells, at most {MAX_CELLS} are wanted: split it'] if len(n.cells) > MAX_CELLS else []
+    for i,c in enumerate(n.cells):
+        size = lines(directives(text(c['source']))[1]) if c['cell_type'] == 'code' else 0
+        if size > LONG: bad.append(f'cell {i} has {size} lines, at most {LONG} are wanted: split it')
+    return bad
+
+def main(argv=None, root:Path=ROOT):
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument('notebooks', nargs='*', type=Path)
+    ap.add_argument('--check', action='store_true', help='fail when a cell or a notebook is too long')
+    args = ap.parse_args(argv)
+    named = [p.resolve() for p in args.notebooks]
+    nbs = (root/settings(root)['nbs_path']).resolve()
     found = [n for n in find_notebooks(nbs) if (n.path in named if named else n.module)]
+    if missing := [str(p) for p in named if p not in {n.path for n in found}]: sys.exit(f'no notebook of the project: {missing[0]}')
     cuts = {n.rel: measure(n) for n in found}
-    print(HEAD, *[c.row(k) for k, c in cuts.items()], sum(cuts.values(), Cut()).row('all'), sep='\n')
+    print(HEAD, *[c.row(k) for k,c in cuts.items()], sum(cuts.values(), Cut()).row('all'), sep='\n')
+    bad = [f'{n.rel}: {o}' for n in found for o in too_long(n)] if args.check else []
+    for o in bad: print(o, file=sys.stderr)
+    sys.exit(bool(bad))
 
 if __name__ == '__main__': main()

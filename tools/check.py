@@ -6,9 +6,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import readme
+from cells import too_long
 from nbpages import ROOT, directives, find_notebooks, settings, text
 
-MAX_CELLS, MAX_BYTES = 80, 600_000
+MAX_BYTES = 600_000                                 # of a notebook
 # Folders that only exist on somebody's machine
 PRIVATE = re.compile(r'(?<![\w.:/~])/(?:root|home/\w+|Users/\w+|work|workspace|mnt|private|var/folders|opt|tmp)/[\w.-]+')
 
@@ -17,8 +18,7 @@ def _story(n) -> list[str]:
     code = [c for c in n.cells if c['cell_type'] == 'code']
     outs = [o for c in code for o in c.get('outputs', [])]
     shown = [c for c in code if not directives(text(c['source']))[0].keys() & {'hide', 'export', 'exporti', 'default_exp'}]
-    bad, size = [], n.path.stat().st_size
-    if len(n.cells) > MAX_CELLS: bad.append(f'{len(n.cells)} cells, at most {MAX_CELLS} are wanted: split it')
+    bad, size = too_long(n), n.path.stat().st_size
     if size > MAX_BYTES: bad.append(f'{size//1000} kB, at most {MAX_BYTES//1000} are wanted: smaller figures')
     if shown and not outs: bad.append('no output is stored: run it and save')
     for o in outs:

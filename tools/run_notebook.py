@@ -9,7 +9,8 @@ from pathlib import Path
 
 from nbpages import ROOT, directives
 
-ENV = dict(TQDM_DISABLE='1', OMP_WAIT_POLICY='PASSIVE', TOKENIZERS_PARALLELISM='false')
+# No progress bars in outputs, nor tqdm's wish for widgets to draw them with
+ENV = dict(TQDM_DISABLE='1', OMP_WAIT_POLICY='PASSIVE', TOKENIZERS_PARALLELISM='false', PYTHONWARNINGS='ignore:IProgress not found')
 
 def skipped(cell, slow:bool) -> bool:
     "Whether a cell is left alone"

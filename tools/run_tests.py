@@ -1,44 +1,184 @@
-"""Every check of the project, one after another, with a summary.
+"""Every check of the project, notebooks and tests side by side, with a summary.
 
-    python tools/run_tests.py [STEP ...]      all of them when none is named"""
-import os, subprocess, sys, time
+    python tools/run_tests.py [STEP|NOTEBOOK|TEST FILE ...]      all of them when none is named
+
+Notebooks and files of tests are tasks of one queue over a few workers (NBDEV_WORKERS, two by default), the long ones first; what
+a task says is shown when it ends. A notebook runs as with `nbdev_test`, in a process of its own. On Linux that process is a fork
+of one in which torch and its relatives are imported already: this costs ten seconds of work once, instead of once a task."""
+import atexit, os, re, resource, sys, tempfile, time, traceback
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-PY, BIN = sys.executable, Path(sys.executable).parent
+from nbpages import ROOT, find_notebooks, settings
+
+PY = sys.executable
 CPUS = os.cpu_count() or 1
-WORKERS = int(os.environ.get('NBDEV_WORKERS', min(2, CPUS)))  # notebooks at a time; each may hold a language model
-# Notebooks share the cores instead of fighting for them; no progress bars in the log
-ENV = {'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': str(max(1, CPUS//WORKERS)), 'OMP_WAIT_POLICY': 'PASSIVE', 'TOKENIZERS_PARALLELISM': 'false', 'TQDM_DISABLE': '1', 'MPLBACKEND': 'agg', **os.environ}
+WORKERS = int(os.environ.get('NBDEV_WORKERS', min(2, CPUS)))  # tasks at a time; each may hold a language model
+# Tasks share the cores instead of fighting for them; no progress bars in the log; CUDA is not touched before a fork
+ENV = dict(PYTHONPATH=str(ROOT), OMP_NUM_THREADS=str(max(1, CPUS//WORKERS)), OMP_WAIT_POLICY='PASSIVE', TOKENIZERS_PARALLELISM='false',
+           TQDM_DISABLE='1', MPLBACKEND='agg', PYTORCH_NVML_BASED_CUDA_CHECK='1')
+FORK = sys.platform == 'linux'                      # elsewhere a fork of a process with such libraries may crash
 
 STEPS = {
-    'clean':  ('Notebooks are clean and executed', [PY, 'tools/check.py', 'clean']),
+    'clean':  ('Notebooks are clean, executed and well cut', [PY, 'tools/check.py', 'clean']),
     'export': ('Modules are as the notebooks export them', [PY, 'tools/check.py', 'export']),
     'readme': ('README is as the index notebook has it', [PY, 'tools/check.py', 'readme']),
     'models': ('The embedded models are in the cache', [PY, 'tools/models.py']),
-    'nbs':    ('Notebooks run and their tests pass', [BIN/'nbdev_test', '--n_workers', WORKERS, '--timing']),
-    'pytest': ('Tests outside the notebooks', [PY, '-m', 'pytest', '-q', '-n', WORKERS, '--dist', 'loadfile', 'tests']),
+    'nbs':    ('Notebooks run and their tests pass', None),
+    'pytest': ('Tests outside the notebooks', None),
     'docs':   ('Docs build without a warning', [PY, 'tools/docs_site.py'])}
+FIRST = 'models', 'export', 'clean', 'readme'       # before the others: short, and tasks need the models
+
+# What begins early so that it is not waited for at the end, the longest first; everything else follows by name
+LONG = ('tests/test_runner.py', 'tests/test_donors.py', 'nbs/evaluation/68_results.ipynb', 'nbs/evaluation/67_runner.ipynb', 'tests/test_commands.py',
+        'nbs/35_donors.ipynb', 'nbs/06_calibration.ipynb', 'nbs/33_scan.ipynb', 'nbs/31_detection.ipynb', 'docs', 'nbs/evaluation/54_rewriting.ipynb',
+        'nbs/evaluation/55_quality.ipynb', 'tests/test_packaging.py', 'tests/test_tools.py')
+
+# Imported once and shared by all tasks. Nothing of the project itself: each task imports that anew
+WARM = ('torch', 'transformers', 'transformers.models.llama.modeling_llama', 'transformers.models.bert.modeling_bert', 'sentence_transformers',
+        'scipy.stats', 'pandas', 'sklearn.metrics', 'statsmodels.api', 'matplotlib.pyplot', 'seaborn', 'nbdev.test', 'nbdev.showdoc', 'pytest')
+
+@dataclass
+class Task:
+    "One notebook, one file of tests, or one command"
+    step: str
+    name: str                 # what is shown; a path for notebooks and tests
+    cmd: list|None = None     # None: done by a fork of this process
+
+@dataclass
+class Outcome:
+    "How a task ended"
+    task: Task
+    ok: bool
+    wall: float               # seconds
+    cpu: float                # seconds of all its processes
+    said: str
+    counts: Counter = field(default_factory=Counter)
 
 def clock(s:float) -> str: return f'{int(s)//60}:{int(s)%60:02d}'
 
-def run(name:str) -> tuple[bool, float]:
-    "Run one step under a banner"
-    title, cmd = STEPS[name]
-    print(f'\n=== {name}: {title}', flush=True)
-    start = time.time()
-    ok = subprocess.run([str(o) for o in cmd], cwd=ROOT, env=ENV).returncode == 0
-    took = time.time() - start
-    print(f'--- {name} {"passed" if ok else "FAILED"} in {clock(took)}', flush=True)
-    return ok, took
+# ---------------------------------------------------------------- what there is to do
+def paths(step:str) -> list[str]:
+    "The notebooks, or the files of tests"
+    nbs = settings()['nbs_path']
+    if step == 'nbs': return [f'{nbs}/{n.rel}' for n in find_notebooks(ROOT/nbs)]
+    return [p.relative_to(ROOT).as_posix() for p in sorted((ROOT/'tests').glob('test_*.py'))]
+
+def tasks_of(name:str) -> list[Task]:
+    "The tasks of a step, or of one path"
+    if name in ('nbs', 'pytest'): return [Task(name, p) for p in paths(name)]
+    if name in STEPS: return [Task(name, name, STEPS[name][1])]
+    for step in ('nbs', 'pytest'):
+        if name in paths(step): return [Task(step, name)]
+    sys.exit(f'Unknown step: {name}. Known: {", ".join(STEPS)}, and the path of a notebook or of a file of tests')
+
+def in_order(tasks:list) -> list:
+    "The long ones first"
+    return sorted(tasks, key=lambda t: LONG.index(t.name) if t.name in LONG else len(LONG))
+
+# ---------------------------------------------------------------- one task
+def warm():
+    "Import what most tasks need"
+    for o in WARM:
+        try: import_module(o)
+        except ImportError: pass                    # the task that needs it says so
+
+def perform(name:str) -> int:
+    "Run a notebook by nbdev's rules, or a file of tests; the exit code"
+    sys.argv = [name]
+    if name.endswith('.py'):
+        import pytest
+        quiet = ['-W', 'ignore::pytest.PytestAssertRewriteWarning']     # plugins may be imported already
+        return int(pytest.main(['-q', '-p', 'no:cacheprovider', *quiet, str(ROOT/name)]))
+    from nbdev.test import test_nb
+    return int(not test_nb(ROOT/name, skip_flags=settings()['tst_flags'].split(), basepath=ROOT)[0])
+
+def become(task:Task, log):
+    "Do a task in this process, which was forked for it, and end"
+    code = 1
+    try:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for fd in (1, 2): os.dup2(log.fileno(), fd)
+        sys.stdout, sys.stderr = (open(fd, 'w', encoding='utf-8', closefd=False) for fd in (1, 2))
+        cmd = task.cmd or (None if FORK else [PY, __file__, '--alone', task.name])
+        if cmd: os.execv(cmd[0], [str(o) for o in cmd])
+        code = perform(task.name)
+        atexit._run_exitfuncs()                     # temporary folders go
+    except BaseException: traceback.print_exc()
+    finally:
+        for f in (sys.stdout, sys.stderr): f.flush()
+        os._exit(code)
+
+def counted(task:Task, ok:bool, said:str) -> Counter:
+    "How many tests passed, failed and were skipped: pytest's own count, else the task is one"
+    last = said.rstrip().rsplit('\n', 1)[-1]
+    found = Counter({k.rstrip('s'): int(n) for n,k in re.findall(r'(\d+) (passed|failed|skipped|errors?)\b', last)}) if task.step == 'pytest' else {}
+    if not found or (not ok and not found['failed'] + found['error']): return Counter(passed=int(ok), failed=int(not ok))
+    return Counter(passed=found['passed'], failed=found['failed'] + found['error'], skipped=found['skipped'])
+
+# ---------------------------------------------------------------- all of them
+def report(o:Outcome):
+    "What a task said, as a block"
+    print(f'\n=== {o.task.name}')
+    if o.said.strip(): print(o.said.rstrip())
+    print(f'--- {o.task.name} {"passed" if o.ok else "FAILED"} in {clock(o.wall)}, {o.cpu:.0f} s of work', flush=True)
+
+def run_all(tasks:list, meanwhile=None) -> list[Outcome]:
+    "Do tasks, some at a time"
+    queue, running, done = deque(tasks), {}, []
+    try:
+        while queue or running:
+            while queue and len(running) < WORKERS:
+                task, log = queue.popleft(), tempfile.TemporaryFile()
+                sys.stdout.flush()
+                pid = os.fork()
+                if not pid: become(task, log)
+                running[pid] = task, log, time.time()
+            if meanwhile: meanwhile(); meanwhile = None
+            pid, status, used = os.wait4(-1, 0)
+            if pid not in running: continue
+            task, log, start = running.pop(pid)
+            log.seek(0)
+            ok, said = os.waitstatus_to_exitcode(status) == 0, log.read().decode('utf-8', 'replace')
+            log.close()
+            if os.WIFSIGNALED(status): said += f'\nended by signal {os.WTERMSIG(status)}'
+            done.append(Outcome(task, ok, time.time() - start, used.ru_utime + used.ru_stime, said, counted(task, ok, said)))
+            report(done[-1])
+    finally:
+        for pid in running: os.kill(pid, 15)        # after an interrupt
+    return done
+
+def summary(done:list, wall:float):
+    "Steps, the longest tasks, and the closing line"
+    print('\n=== The longest tasks, in seconds of work')
+    for o in sorted(done, key=lambda o: -o.cpu)[:15]: print(f'  {o.cpu:6.0f}  {o.task.name}')
+    print('\n=== Summary')
+    for step in STEPS:
+        mine = [o for o in done if o.task.step == step]
+        if not mine: continue
+        bad = [o.task.name for o in mine if not o.ok]
+        print(f'  {"FAIL" if bad else "ok  "}  {step:7} {sum(o.cpu for o in mine):6.0f} s of work   {STEPS[step][0]}' + ''.join(f'\n          {b}' for b in bad))
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    print(f'  total   {sum(o.cpu for o in done) + own.ru_utime + own.ru_stime:6.0f} s of work in {clock(wall)} with {WORKERS} workers\n')
+    n = sum((o.counts for o in done), Counter())
+    print(f'{n["passed"]} passed, {n["failed"]} failed' + (f', {n["skipped"]} skipped' if n['skipped'] else ''), flush=True)
 
 def main():
-    names = sys.argv[1:] or list(STEPS)
-    if unknown := [n for n in names if n not in STEPS]: sys.exit(f'Unknown step: {unknown[0]}. Known: {", ".join(STEPS)}')
-    res = {n: run(n) for n in names}
-    print('\n=== Summary')
-    for n, (ok, took) in res.items(): print(f'  {"ok  " if ok else "FAIL"}  {n:7} {clock(took):>6}   {STEPS[n][0]}')
-    print(f'  total {clock(sum(t for _, t in res.values())):>12}')
-    sys.exit(not all(ok for ok, _ in res.values()))
+    os.environ.update({k: v for k,v in ENV.items() if k not in os.environ})
+    os.chdir(ROOT)
+    sys.path.insert(0, str(ROOT))
+    if sys.argv[1:2] == ['--alone']: sys.exit(perform(sys.argv[2]))
+    tasks = list({t.name: t for n in (sys.argv[1:] or STEPS) for t in tasks_of(n)}.values())
+    start = time.time()
+    first = [t for t in tasks if t.name in FIRST]
+    rest = in_order([t for t in tasks if t not in first])
+    many = FORK and sum(t.cmd is None for t in rest) > 1
+    done = run_all(first, warm if many else None)
+    if many and not first: warm()
+    done += run_all(rest)
+    summary(done, time.time() - start)
+    sys.exit(not all(o.ok for o in done))
 
 if __name__ == '__main__': main()
