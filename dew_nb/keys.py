@@ -78,7 +78,8 @@ def from_hex(cls:SecretKey,
 ) -> SecretKey:
     "A key from hexadecimal digits"
     if not isinstance(digits, str):
-        raise TypeError(f'from_hex takes a string of hexadecimal digits, got {type(digits).__name__}')
+        raise TypeError('from_hex takes a string of hexadecimal digits, '
+                        f'got {type(digits).__name__}')
     return _from_hex(digits, 'The key')
 
 # %% ../nbs/00_keys.ipynb #c020
@@ -87,7 +88,8 @@ _HEX = re.compile(r'(0x)?[0-9a-fA-F\s]{32,}')
 def _no_digits(s, want:str):
     "Refuse a key where the name of something is wanted, without repeating it"
     if _HEX.fullmatch(str(s)): raise ValueError(
-        f'This looks like the digits of a key; {want} is expected. SecretKey.from_hex takes digits.')
+        f'This looks like the digits of a key; {want} is expected. '
+        'SecretKey.from_hex takes digits.')
 
 # %% ../nbs/00_keys.ipynb #c021
 @patch(cls_method=True)
@@ -98,8 +100,9 @@ def from_env(cls:SecretKey,
     if name not in os.environ:
         _no_digits(name, 'the name of an environment variable')
         raise ValueError(
-            f'The environment variable {name} is not set. Put a key of hex digits there, e.g. made by '
-            '`python -c "import secrets; print(secrets.token_hex(32))"`, or use SecretKey.from_file.')
+            f'The environment variable {name} is not set. Put a key of hex digits there, '
+            'e.g. made by `python -c "import secrets; print(secrets.token_hex(32))"`, '
+            'or use SecretKey.from_file.')
     return _from_hex(os.environ[name], f'The environment variable {name}')
 
 # %% ../nbs/00_keys.ipynb #c023

@@ -270,7 +270,7 @@ def isf(self:MeanLaw,
 
 # %% ../nbs/03_null.ipynb #c067
 class TextNull:
-    "What innocent texts score: the face that all nulls share; needs `mean`, `sd`, `l_eff`, `sf`, `isf`"
+    "What innocent texts score; a subclass gives `mean`, `sd`, `l_eff`, `sf` and `isf`"
     @property
     def scored(self):
         "Which texts have something to score"

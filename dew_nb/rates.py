@@ -261,7 +261,8 @@ def _by_seed(x, name:str) -> dict:
             raise TypeError(f'{name}: expected {{seed: scores}} or a list with one array of '
                             f'scores a seed, got {type(x).__name__}')
         x = dict(enumerate(x))
-    if len(x) < 2: raise ValueError(f'{name}: {len(x)} seed given; leaving one out needs at least 2')
+    if len(x) < 2:
+        raise ValueError(f'{name}: {len(x)} seed given; leaving one out needs at least 2')
     return {k: check_scores(v, f'{name}[{k!r}]') for k,v in x.items()}
 
 # %% ../nbs/05_rates.ipynb #c068

@@ -48,7 +48,7 @@ def token_counts(
     n:int # size of the vocabulary
 ) -> np.ndarray:
     "How often each token occurs in tokenized texts"
-    flat = np.concatenate([np.asarray(x, np.int64) for x in ids]) if len(ids) else np.empty(0, np.int64)
+    flat = np.concatenate([np.empty(0, np.int64), *(np.asarray(x, np.int64) for x in ids)])
     return np.bincount(flat[(flat >= 0) & (flat < n)], minlength=n).astype(np.float64)
 
 # %% ../nbs/01_whitening.ipynb #c018
@@ -122,7 +122,7 @@ class Whitening:
     "An affine map that makes vectors isotropic: `transform(X) = (X - mean) @ W`"
     mean:np.ndarray # (d,) what is taken away
     W:np.ndarray # (d, d) what is multiplied
-    spectrum:np.ndarray=field(default=None, repr=False) # eigenvalues of the covariance, largest first
+    spectrum:np.ndarray=field(default=None, repr=False) # variances by direction, largest first
     def __repr__(self): return f'Whitening(d={len(self.mean)})'
 
 # %% ../nbs/01_whitening.ipynb #c032
@@ -133,7 +133,8 @@ def transform(self:Whitening,
 ) -> np.ndarray:
     "Whitened vectors in float32; rows that are not finite become zero"
     if X.shape[-1] != len(self.mean):
-        raise ValueError(f'This whitening is for vectors of width {len(self.mean)}, got {X.shape[-1]}')
+        raise ValueError(f'This whitening is for vectors of width {len(self.mean)}, '
+                         f'got {X.shape[-1]}')
     out = np.empty(tuple(X.shape), np.float32)
     mu, W = self.mean.astype(np.float32), self.W.astype(np.float32)
     for i in range(0, len(X), chunk):
@@ -165,7 +166,8 @@ def fit(cls:Whitening,
     chunk:int=8192 # rows at a time
 ) -> Whitening:
     "Fit mean and covariance of the rows and return the transform that makes them isotropic"
-    if method not in ('zca', 'pca'): raise ValueError(f"method must be 'zca' or 'pca', got {method!r}")
+    if method not in ('zca', 'pca'):
+        raise ValueError(f"method must be 'zca' or 'pca', got {method!r}")
     mu, cov = weighted_moments(X, weights, exclude, chunk)
     lam, U = np.linalg.eigh(cov)
     lam, U = lam[::-1].clip(0), U[:,::-1]
@@ -187,4 +189,5 @@ def isotropy(
     w = w*usable
     w /= w.sum()
     M = (U*w[:,None].astype(np.float32)).T @ U
-    return dict(mean_cosine=float(((w @ U)**2).sum()), effective_dim=float(np.trace(M)**2/(M**2).sum()))
+    return dict(mean_cosine=float(((w @ U)**2).sum()),
+                effective_dim=float(np.trace(M)**2/(M**2).sum()))

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from dew_nb.evaluation.attacks import RoundTrip, Translate, WordDeletion, change_report
-from dew_nb.evaluation.chat import ChatClient, ChatError, ChatRefused, LocalServer
-from dew_nb.evaluation.corpora import ContentCache, content_key
+from dew_nb.evaluation.attacks import WordDeletion, change_report
+from dew_nb.evaluation.translation import RoundTrip, Translate
+from dew_nb.evaluation.chat import ChatClient
+from dew_nb.evaluation.endpoint import ChatError, ChatRefused, LocalServer
+from dew_nb.evaluation.content import ContentCache, content_key
 
 echo = lambda body: body["messages"][-1]["content"].upper()
 

@@ -8,8 +8,10 @@ from dew_nb.evaluation.lists import KGW, Unigram
 from dew_nb.evaluation.registry import SCHEMES, scheme_params
 from dew_nb.evaluation.schemes import DonorScheme, loop_over_keys, seed_key
 from dew_nb.evaluation.synthid import SynthID
-from dew_nb.hosts import Host, asset_path, load_encoder, load_host
-from dew_nb.scheme import reference_texts
+from dew_nb.assets import asset_path
+from dew_nb.encoders import load_encoder
+from dew_nb.hosts import Host, load_host
+from dew_nb.sources import reference_texts
 
 
 def digest(x): return hashlib.sha256(np.ascontiguousarray(x).tobytes()).hexdigest()[:16]

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
-from dew_nb.hosts import wrap_encoder, wrap_host
+from dew_nb.encoders import wrap_encoder
+from dew_nb.hosts import wrap_host
 from study_common import machine, study_key
 
 class Folded:

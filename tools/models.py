@@ -8,7 +8,7 @@ NAMES = 'smollm2-135m', 'minilm', 'use-multilingual', 'movie-reviews', 'wordnet-
 def main():
     from dew_nb import DEW, SecretKey, load_encoder, load_host
     from dew_nb.evaluation import corpora, synonyms           # they register their own assets
-    from dew_nb.hosts import asset_path
+    from dew_nb.assets import asset_path
     t = time.time()
     for name in sys.argv[1:] or NAMES:
         asset_path(name)

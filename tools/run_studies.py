@@ -59,7 +59,7 @@ PREPARE = '''
 import sys, time
 from dew_nb import DEW, SecretKey, load_encoder, load_host
 from dew_nb.evaluation import corpora
-from dew_nb.hosts import asset_path
+from dew_nb.assets import asset_path
 t = time.time()
 for name in sys.argv[1:]:
     asset_path(name); print(f'{time.time()-t:.0f} s: {name}', flush=True)
@@ -67,8 +67,8 @@ if 'minilm' in sys.argv: DEW.build(load_host(), load_encoder(), SecretKey(bytes(
 print(f'{time.time()-t:.0f} s: done')
 '''
 TRANSLATE = '''
-from dew_nb.evaluation.attacks import RoundTrip, Translate
-from dew_nb.evaluation.synonyms import WordNet
+from dew_nb.evaluation.translation import RoundTrip, Translate
+from dew_nb.evaluation.wordnet import WordNet
 print(WordNet().synonyms('quiet'))
 there, back = (Translate(f'opus-mt-{x}-int8') for x in ('en-fr', 'fr-en'))
 text = 'The film is a quiet success.'

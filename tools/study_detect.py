@@ -14,8 +14,9 @@ import pandas as pd
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
 from dew_nb.detection import scores_over_keys
 from dew_nb.evaluation.attacks import WordDeletion
-from dew_nb.evaluation.corpora import build_corpus, complete
-from dew_nb.evaluation.quality import perplexity
+from dew_nb.evaluation.corpora import build_corpus
+from dew_nb.evaluation.sampling import complete
+from dew_nb.evaluation.likelihood import perplexity
 from study_common import machine, study_key, write_texts
 
 GRID = [('paper', 2.0), ('paper', 2.5), ('calibrated', 2.4), ('calibrated', 2.6)]

@@ -54,7 +54,7 @@ def main():
     a = ap.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
     t0, host, enc = time.time(), load_host(device=a.device), load_encoder(device=a.device)
-    from dew_nb.context import backend
+    from dew_nb.tokenization import backend
     if a.pieces and a.pieces.exists(): rows = read_texts(a.pieces)
     else:
         if not a.handbook: raise SystemExit('give the unpacked package with --handbook, or --pieces')

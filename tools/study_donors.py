@@ -25,12 +25,14 @@ import pandas as pd
 import torch
 
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
-from dew_nb.calibration import auroc, leave_one_seed_out, nulls_needed
+from dew_nb.rates import auroc, leave_one_seed_out, nulls_needed
 from dew_nb.detection import scores_over_keys
 from dew_nb.donors import agnostic_scheme, coverage, donor_scheme
-from dew_nb.evaluation.attacks import RoundTrip, Translate, WordDeletion
-from dew_nb.evaluation.corpora import build_corpus, complete
-from dew_nb.evaluation.quality import perplexity
+from dew_nb.evaluation.attacks import WordDeletion
+from dew_nb.evaluation.translation import RoundTrip, Translate
+from dew_nb.evaluation.corpora import build_corpus
+from dew_nb.evaluation.sampling import complete
+from dew_nb.evaluation.likelihood import perplexity
 from study_common import machine, read_texts, study_key, write_texts
 
 ATTACKS = ('none', 'deletion30', 'french', 'round_trip')

@@ -15,7 +15,8 @@ import pandas as pd
 
 from dew_nb import DEW, DEWConfig, SecretKey, load_encoder, load_host
 from dew_nb.detection import scores_over_keys
-from dew_nb.evaluation.corpora import build_corpus, complete
+from dew_nb.evaluation.corpora import build_corpus
+from dew_nb.evaluation.sampling import complete
 from study_common import machine, study_key, write_texts
 
 FULL = ('paper', 'calibrated')                         # whose scores are all stored

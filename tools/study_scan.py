@@ -16,7 +16,8 @@ from scipy import stats
 
 from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_encoder, load_host
 from dew_nb import scan as _                                       # adds Detector.scan
-from dew_nb.evaluation.corpora import build_corpus, complete, load_texts, split_of
+from dew_nb.evaluation.corpora import build_corpus, load_texts, split_of
+from dew_nb.evaluation.sampling import complete
 from study_common import machine, study_key
 
 def cut(tok, text, n):

@@ -23,10 +23,11 @@ import pandas as pd
 import torch
 
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
-from dew_nb.calibration import auroc
-from dew_nb.context import text_windows
-from dew_nb.evaluation.corpora import build_corpus, complete
-from dew_nb.evaluation.quality import perplexity
+from dew_nb.rates import auroc
+from dew_nb.windows import text_windows
+from dew_nb.evaluation.corpora import build_corpus
+from dew_nb.evaluation.sampling import complete
+from dew_nb.evaluation.likelihood import perplexity
 from dew_nb.evaluation.results import load_results
 from dew_nb.tables import TokenTable, unit_vectors
 from study_common import machine, read_texts, study_key, write_texts
