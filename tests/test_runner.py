@@ -490,7 +490,7 @@ def test_unmarked_texts_under_every_key(tiny, tmp_path):
     "Units of their own, computed once; the usual scores and the table are what they were"
     out = tmp_path/"out"
     usual = run_study(study_file(tmp_path, tiny, seeds="[0, 1]"), out, progress=False)
-    before, rows = finished(out), table(usual, fprs=(.4,)).markdown()
+    before, rows = finished(out), table(usual).markdown()
     toml = study_file(tmp_path, tiny, seeds="[0, 1]")
     toml.write_text('negatives = "all keys"\n' + toml.read_text())
     r = run_study(toml, out, progress=False)
@@ -498,7 +498,7 @@ def test_unmarked_texts_under_every_key(tiny, tmp_path):
     assert before.items() <= finished(out).items() and {i.split("-")[0] for i in new} == {"other_keys"}
     assert len(new) == 2*2*2                                          # two texts of two seeds, attacked and not
     pd.testing.assert_frame_equal(r.scores, usual.scores)
-    assert table(r, fprs=(.4,)).markdown() == rows
+    assert table(r).markdown() == rows
     d = r.under_keys
     assert len(d) == 2*2*2*2 and set(zip(d.seed, d.key)) == {(a, b) for a in (0, 1) for b in (0, 1)} and set(d.source) == {"none"}
     host = Bench().host(str(tiny))
