@@ -11,7 +11,7 @@ pytest.importorskip("pyarrow")
 
 from dew_nb.evaluation import bench as bench_room
 from dew_nb.evaluation.bench import Bench
-from dew_nb.evaluation.corpora import complete
+from dew_nb.evaluation.sampling import complete
 from dew_nb.evaluation.kinds import find_scheme
 from dew_nb.evaluation.results import table
 from dew_nb.evaluation.runner import plan, run_study
@@ -199,7 +199,7 @@ def test_translation_through_the_runner(tmp_path):
 
 
 def test_chat_attacks_through_the_runner(tiny, tmp_path):
-    from dew_nb.evaluation.chat import LocalServer
+    from dew_nb.evaluation.endpoint import LocalServer
     reply = lambda body: "Rewritten: " + body["messages"][-1]["content"][-40:]
     with LocalServer(reply) as srv:
         more = "".join(f"""
@@ -223,7 +223,7 @@ def test_chat_attacks_through_the_runner(tiny, tmp_path):
 
 
 def test_a_judge_compares_texts_with_the_unmarked_ones(tiny, tmp_path):
-    from dew_nb.evaluation.chat import LocalServer
+    from dew_nb.evaluation.endpoint import LocalServer
     def reply(body):                                                 # likes the sample with more e's
         q = body["messages"][-1]["content"]
         if "=== End of Sample 2" not in q: return "what?"
@@ -262,7 +262,7 @@ def test_attacks_one_after_the_other(tiny, tmp_path):
 
 
 def test_a_text_that_the_server_refuses(tiny, tmp_path):
-    from dew_nb.evaluation.chat import ChatRefused, LocalServer
+    from dew_nb.evaluation.endpoint import ChatRefused, LocalServer
     n = []
     def reply(body):
         n.append(1)

@@ -28,7 +28,7 @@ from dew_nb.windows import text_windows
 from dew_nb.evaluation.corpora import build_corpus
 from dew_nb.evaluation.sampling import complete
 from dew_nb.evaluation.likelihood import perplexity
-from dew_nb.evaluation.results import load_results
+from dew_nb.evaluation.store import load_results
 from dew_nb.tables import TokenTable, unit_vectors
 from study_common import machine, read_texts, study_key, write_texts
 
