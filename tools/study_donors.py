@@ -27,7 +27,8 @@ import torch
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
 from dew_nb.rates import auroc, leave_one_seed_out, nulls_needed
 from dew_nb.detection import scores_over_keys
-from dew_nb.donors import agnostic_scheme, coverage, donor_scheme
+from dew_nb.borrowed import agnostic_scheme, donor_scheme
+from dew_nb.donors import coverage
 from dew_nb.evaluation.attacks import WordDeletion
 from dew_nb.evaluation.translation import RoundTrip, Translate
 from dew_nb.evaluation.corpora import build_corpus
