@@ -1,5 +1,5 @@
 """What a notebook tests badly: a run that is killed, two runs at once, hosts with odd tokenizers."""
-import json, os, random, shutil, signal, subprocess, sys, textwrap, time
+import json, os, random, shutil, signal, subprocess, sys, tempfile, textwrap, time, traceback
 from pathlib import Path
 
 import numpy as np
@@ -66,24 +66,57 @@ def study_file(folder, host, rate="[0.3]", name="tiny", seeds="[0, 1, 2]", more=
     return path
 
 
+def run_slowly(toml, out, slow, only, patience):
+    "The command, for a process of its own; `slow` makes a unit long enough to be killed in. It says what it does itself"
+    from dew_nb.evaluation import runner, units
+    torch.set_num_threads(1)
+    write, do = units.as_bytes, runner.do_unit
+    def slowly(x): time.sleep(.03); return write(x)
+    def do_and_say(u, *args): do(u, *args); print("\ndid", u.id, flush=True)
+    if slow: units.as_bytes = slowly
+    runner._PATIENCE, runner.do_unit = patience, do_and_say
+    return dew_eval([toml, "--out", out, "--only", only])
+
+
+class Forked:
+    "A fork of this process, in which everything is imported already; used like a `subprocess.Popen`"
+    def __init__(self, work):
+        self.log, self.returncode = tempfile.TemporaryFile(), None
+        self.pid = os.fork()
+        if not self.pid: self.become(work)
+    def become(self, work):
+        code = 1
+        try:
+            for fd in (1, 2): os.dup2(self.log.fileno(), fd)
+            sys.stdout, sys.stderr = (open(fd, "w", encoding="utf-8", closefd=False) for fd in (1, 2))
+            os.environ.update(ENV)
+            code = work()
+        except BaseException: traceback.print_exc()
+        finally:
+            for f in (sys.stdout, sys.stderr): f.flush()
+            os._exit(code)
+    def poll(self):
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid: self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+    def wait(self, timeout=300):
+        end = time.time() + timeout
+        while self.poll() is None:
+            if time.time() > end: self.send_signal(signal.SIGKILL); raise TimeoutError("the run does not end")
+            time.sleep(.01)
+    def send_signal(self, number): os.kill(self.pid, number)
+    def communicate(self, timeout=300):
+        self.wait(timeout)
+        self.log.seek(0)
+        return self.log.read().decode("utf-8", "replace"), None
+
+
 def start(toml, out, slow=True, only="", patience=60):
-    "The command in a process of its own; `slow` makes a unit long enough to be killed in. It says what it does itself"
-    body = """
-        import sys, time
-        from dew_nb.commands import dew_eval
-        from dew_nb.evaluation import runner, units
-        write = units.as_bytes
-        def slowly(x): time.sleep(.03); return write(x)
-        if %s: units.as_bytes = slowly
-        runner._PATIENCE, do = %s, runner.do_unit
-        def do_and_say(u, *args): do(u, *args); print('\\ndid', u.id, flush=True)
-        runner.do_unit = do_and_say
-        sys.exit(dew_eval())
-        """ % (slow, patience)
-    script = toml.parent/f"go{slow}{patience}.py"
-    script.write_text(textwrap.dedent(body))
-    return subprocess.Popen([sys.executable, str(script), str(toml), "--out", str(out), "--only", only], env=ENV,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    "`run_slowly` in a process of its own: a fork where that is safe"
+    args = [str(toml), str(out), slow, only, patience]
+    if sys.platform == "linux": return Forked(lambda: run_slowly(*args))
+    return subprocess.Popen([sys.executable, __file__, json.dumps(args)], env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def finished(out): return {p.parent.name: p.stat().st_mtime_ns for p in out.glob("units/*/unit.json") if p.parent.name[0] != "."}
@@ -513,3 +546,6 @@ def test_unmarked_texts_under_every_key(tiny, tmp_path):
     more = run_study(toml, out, progress=False)                       # a third key: none is counted twice
     assert set(zip(more.under_keys.seed, more.under_keys.key)) == {(a, b) for a in range(3) for b in range(3)}
     assert len(more.under_keys) == 2*2*9 and json.loads((out/"study.json").read_text())["negatives"] == "all keys"
+
+
+if __name__ == "__main__": sys.exit(run_slowly(*json.loads(sys.argv[1])))
