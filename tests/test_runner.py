@@ -1,5 +1,5 @@
 """What a notebook tests badly: a run that is killed, two runs at once, hosts with odd tokenizers."""
-import json, os, random, shutil, signal, subprocess, sys, tempfile, textwrap, time, traceback
+import json, os, random, runpy, shutil, signal, subprocess, sys, tempfile, textwrap, time, traceback
 from pathlib import Path
 
 import numpy as np
@@ -512,10 +512,16 @@ if __name__ == '__main__':
 '''
 
 
+def main_in_fork(script):
+    "What a script says that is run as `__main__`"
+    if sys.platform == "linux": return Forked(lambda: runpy.run_path(str(script), run_name="__main__") and 0).communicate()[0]
+    return subprocess.run([sys.executable, str(script)], env=ENV, capture_output=True, text=True).stdout
+
+
 def test_own_code_keeps_its_identity(tmp_path):
     "The digest that names units of a scheme in a notebook is the one it had in the first release"
     (tmp_path/"own.py").write_text(OWN)
-    def digests(): return subprocess.run([sys.executable, str(tmp_path/"own.py")], env=ENV, capture_output=True, text=True).stdout.split()
+    def digests(): return main_in_fork(tmp_path/"own.py").split()
     assert digests() == ["de12622b1422bcab", "9462e5060b0f81ca", "73bf12e170a36df6"]
     (tmp_path/"own.py").write_text(OWN.replace("STEP = 3", "STEP = 4"))   # used by what it uses
     assert not set(digests()) & {"de12622b1422bcab", "9462e5060b0f81ca", "73bf12e170a36df6"}
