@@ -8,11 +8,12 @@ import pytest
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from dew_nb import borrowed, donors, neighbours
+from dew_nb import borrowed, donors, neighbours, scheme
 from dew_nb.assets import ASSETS, asset_path, cache_dir
 from dew_nb.borrowed import agnostic_scheme, donor_scheme
 from dew_nb.donors import KINDS, donor_embeddings, donor_map, donor_tokenizer, explain_tokens, token_texts
 from dew_nb.hosts import Host, load_host
+from dew_nb.sources import reference_texts
 
 HAS_GEMMA = (cache_dir()/ASSETS['gemma3-270m'].folder/'manifest.json').is_file()
 needs_gemma = pytest.mark.skipif(not HAS_GEMMA, reason="gemma3-270m is not in the cache; load_host('gemma3-270m') puts it there")
@@ -389,6 +390,8 @@ def study(monkeypatch, smol):
     m = importlib.import_module('study_donors')
     monkeypatch.setattr(m, 'load_host', lambda *a, **k: smol)
     monkeypatch.setattr(m, 'load_encoder', lambda *a, **k: Letters())
+    few = reference_texts()[:40]                                # the whole sample takes long
+    for module in (scheme, donors): monkeypatch.setattr(module, 'reference_texts', lambda: few)
     def run(*args):
         monkeypatch.setattr(sys, 'argv', ['study_donors.py', *map(str, args)])
         m.main()
