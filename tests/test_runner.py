@@ -1,5 +1,5 @@
 """What a notebook tests badly: a run that is killed, two runs at once, hosts with odd tokenizers."""
-import json, os, random, shutil, signal, subprocess, sys, textwrap, time
+import json, os, random, runpy, shutil, signal, subprocess, sys, tempfile, textwrap, time, traceback
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +9,7 @@ import torch
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
+from dew_nb.commands import dew_eval
 from dew_nb.evaluation import bench as bench_room
 from dew_nb.evaluation.bench import Bench
 from dew_nb.evaluation.sampling import complete
@@ -65,26 +66,57 @@ def study_file(folder, host, rate="[0.3]", name="tiny", seeds="[0, 1, 2]", more=
     return path
 
 
+def run_slowly(toml, out, slow, only, patience):
+    "The command, for a process of its own; `slow` makes a unit long enough to be killed in. It says what it does itself"
+    from dew_nb.evaluation import runner, units
+    torch.set_num_threads(1)
+    write, do = units.as_bytes, runner.do_unit
+    def slowly(x): time.sleep(.03); return write(x)
+    def do_and_say(u, *args): do(u, *args); print("\ndid", u.id, flush=True)
+    if slow: units.as_bytes = slowly
+    runner._PATIENCE, runner.do_unit = patience, do_and_say
+    return dew_eval([toml, "--out", out, "--only", only])
+
+
+class Forked:
+    "A fork of this process, in which everything is imported already; used like a `subprocess.Popen`"
+    def __init__(self, work):
+        self.log, self.returncode = tempfile.TemporaryFile(), None
+        self.pid = os.fork()
+        if not self.pid: self.become(work)
+    def become(self, work):
+        code = 1
+        try:
+            for fd in (1, 2): os.dup2(self.log.fileno(), fd)
+            sys.stdout, sys.stderr = (open(fd, "w", encoding="utf-8", closefd=False) for fd in (1, 2))
+            os.environ.update(ENV)
+            code = work()
+        except BaseException: traceback.print_exc()
+        finally:
+            for f in (sys.stdout, sys.stderr): f.flush()
+            os._exit(code)
+    def poll(self):
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid: self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+    def wait(self, timeout=300):
+        end = time.time() + timeout
+        while self.poll() is None:
+            if time.time() > end: self.send_signal(signal.SIGKILL); raise TimeoutError("the run does not end")
+            time.sleep(.01)
+    def send_signal(self, number): os.kill(self.pid, number)
+    def communicate(self, timeout=300):
+        self.wait(timeout)
+        self.log.seek(0)
+        return self.log.read().decode("utf-8", "replace"), None
+
+
 def start(toml, out, slow=True, only="", patience=60):
-    "A run in a process of its own; `slow` makes a unit long enough to be killed in. It says what it does itself"
-    body = """
-        import sys, time
-        from dew_nb.evaluation import runner, units
-        from dew_nb.evaluation.results import table
-        write = units.as_bytes
-        def slowly(x): time.sleep(.03); return write(x)
-        if %s: units.as_bytes = slowly
-        runner._PATIENCE, do = %s, runner.do_unit
-        def do_and_say(u, *args): do(u, *args); print('\\ndid', u.id, flush=True)
-        runner.do_unit = do_and_say
-        toml, out, only = sys.argv[1:]
-        try: print(table(runner.run_study(toml, out, only)))
-        except (ValueError, OSError, RuntimeError, ImportError) as e: sys.exit(f'dew_eval: {e}')
-        """ % (slow, patience)
-    script = toml.parent/f"go{slow}{patience}.py"
-    script.write_text(textwrap.dedent(body))
-    return subprocess.Popen([sys.executable, str(script), str(toml), str(out), only], env=ENV,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    "`run_slowly` in a process of its own: a fork where that is safe"
+    args = [str(toml), str(out), slow, only, patience]
+    if sys.platform == "linux": return Forked(lambda: run_slowly(*args))
+    return subprocess.Popen([sys.executable, __file__, json.dumps(args)], env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def finished(out): return {p.parent.name: p.stat().st_mtime_ns for p in out.glob("units/*/unit.json") if p.parent.name[0] != "."}
@@ -156,7 +188,7 @@ def test_kinds_of_work_in_different_runs(tiny, tmp_path):
     toml, out = study_file(tmp_path, tiny, seeds="[0, 1]"), tmp_path/"out"
     alone = start(toml, out, only="kind=attacked", patience=.5)
     said = alone.communicate(timeout=300)[0]
-    assert alone.returncode == 1 and "that no run computes" in said and "Traceback" not in said
+    assert alone.returncode == 2 and "that no run computes" in said and "Traceback" not in said
     attack, rest = start(toml, out, only="kind=attacked"), start(toml, out, only="kind=texts,scores,quality")
     said = [p.communicate(timeout=300)[0] for p in (attack, rest)]
     assert attack.returncode == rest.returncode == 0, "\n".join(said)
@@ -290,27 +322,30 @@ def test_extended_by_a_row_a_seed_and_an_attack(tiny, tmp_path):
     assert "AUROC" in str(table(r))
 
 
-def test_folder_of_another_study_is_refused(tiny, tmp_path):
+def refused(capsys, toml, out):
+    "What the command says of a study that it does not run, without a traceback"
+    assert dew_eval([str(toml), "--out", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert "dew_eval: error: " in said and "Traceback" not in said
+    return said
+
+
+def test_folder_of_another_study_is_refused(tiny, tmp_path, capsys):
     out = tmp_path/"out"
-    run_study(study_file(tmp_path, tiny, seeds="[0]"), out, progress=False)
-    p = start(study_file(tmp_path, tiny, name="elsewhere", seeds="[0]"), out)
-    said = p.communicate(timeout=300)[0]
-    assert p.returncode == 1 and "belong to another study: name was 'tiny' and is 'elsewhere' now" in said
-    assert "Traceback" not in said
+    run_study(study_file(tmp_path, tiny, seeds="[0]"), out, only="kind=texts", progress=False)
+    said = refused(capsys, study_file(tmp_path, tiny, name="elsewhere", seeds="[0]"), out)
+    assert "belong to another study: name was 'tiny' and is 'elsewhere' now" in said
 
 
-def test_typo_is_named_without_a_traceback(tmp_path):
+def test_typo_is_named_without_a_traceback(tmp_path, capsys):
     bad = tmp_path/"bad.toml"
     bad.write_text('[[schemes]]\nkind = "kgw"\ndetla = 2.0\n')
-    p = start(bad, tmp_path/"out")
-    said = p.communicate(timeout=300)[0]
-    assert p.returncode == 1 and "did you mean 'delta'?" in said and "Traceback" not in said
+    assert "did you mean 'delta'?" in refused(capsys, bad, tmp_path/"out")
 
 
-def test_value_of_a_wrong_type_is_named_without_a_traceback(tiny, tmp_path):
-    p = start(study_file(tmp_path, tiny, rate='"much"'), tmp_path/"out")
-    said = p.communicate(timeout=300)[0]
-    assert p.returncode == 1 and "can't be made with {'rate': 'much'}" in said and "Traceback" not in said
+def test_value_of_a_wrong_type_is_named_without_a_traceback(tiny, tmp_path, capsys):
+    said = refused(capsys, study_file(tmp_path, tiny, rate='"much"'), tmp_path/"out")
+    assert "can't be made with {'rate': 'much'}" in said
 
 
 SCHEME = """
@@ -333,7 +368,7 @@ def test_own_scheme_whose_code_changes(tiny, tmp_path):
     said, code = run(1.)
     assert code == 0, said
     said, code = run(2.)
-    assert code == 1 and "'mine' of the schemes" in said and "its code has changed" in said and "Traceback" not in said
+    assert code == 2 and "'mine' of the schemes" in said and "its code has changed" in said and "Traceback" not in said
     before = finished(out)
     said, code = run(2., "mine, new")
     assert code == 0 and before.items() <= finished(out).items(), said
@@ -364,7 +399,7 @@ def test_attacks_that_ask_the_host_ask_the_right_one(tiny, tmp_path):
     other = shutil.copytree(tiny, tmp_path/"other")
     bench, row = Bench(), Study("x", [dict(kind="kgw")], [dict(kind="synonyms")]).attack_rows[1]
     a, b = (bench.attack(row, str(h)) for h in (tiny, other))
-    assert a.host is bench.host(str(tiny)) and b.host is bench.host(str(other)) and bench.attack(row, str(tiny)) is a
+    assert a.chooser.host is bench.host(str(tiny)) and b.chooser.host is bench.host(str(other)) and bench.attack(row, str(tiny)) is a
 
 
 def test_synthid_plays_among_what_is_sampled_from(tiny, monkeypatch):
@@ -477,10 +512,16 @@ if __name__ == '__main__':
 '''
 
 
+def main_in_fork(script):
+    "What a script says that is run as `__main__`"
+    if sys.platform == "linux": return Forked(lambda: runpy.run_path(str(script), run_name="__main__") and 0).communicate()[0]
+    return subprocess.run([sys.executable, str(script)], env=ENV, capture_output=True, text=True).stdout
+
+
 def test_own_code_keeps_its_identity(tmp_path):
     "The digest that names units of a scheme in a notebook is the one it had in the first release"
     (tmp_path/"own.py").write_text(OWN)
-    def digests(): return subprocess.run([sys.executable, str(tmp_path/"own.py")], env=ENV, capture_output=True, text=True).stdout.split()
+    def digests(): return main_in_fork(tmp_path/"own.py").split()
     assert digests() == ["de12622b1422bcab", "9462e5060b0f81ca", "73bf12e170a36df6"]
     (tmp_path/"own.py").write_text(OWN.replace("STEP = 3", "STEP = 4"))   # used by what it uses
     assert not set(digests()) & {"de12622b1422bcab", "9462e5060b0f81ca", "73bf12e170a36df6"}
@@ -511,3 +552,6 @@ def test_unmarked_texts_under_every_key(tiny, tmp_path):
     more = run_study(toml, out, progress=False)                       # a third key: none is counted twice
     assert set(zip(more.under_keys.seed, more.under_keys.key)) == {(a, b) for a in range(3) for b in range(3)}
     assert len(more.under_keys) == 2*2*9 and json.loads((out/"study.json").read_text())["negatives"] == "all keys"
+
+
+if __name__ == "__main__": sys.exit(run_slowly(*json.loads(sys.argv[1])))
