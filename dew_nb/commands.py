@@ -268,7 +268,8 @@ def _eval_parser():
 # %% ../nbs/91_commands.ipynb #d13f00d4
 def _print_left(studies, folder, args):
     "How many units of a plan have no result yet"
-    from dew_nb.evaluation.runner import Bench, plan
+    from dew_nb.evaluation.bench import Bench
+    from dew_nb.evaluation.runner import plan
     units = plan(studies, Bench(args.device or None), args.only)
     left = [u for u in units if not (u.folder(folder)/'unit.json').is_file()]
     print(f'{len(left)} of {len(units)} units are left to do in {folder}')
@@ -276,7 +277,7 @@ def _print_left(studies, folder, args):
 # %% ../nbs/91_commands.ipynb #c6e33d87
 def _results(studies, folder, args):
     "The results of a study, computed as far as they are not there"
-    from dew_nb.evaluation.results import load_results
+    from dew_nb.evaluation.store import load_results
     from dew_nb.evaluation.runner import run_study
     if args.table_only: return load_results(folder)
     return run_study(studies, folder, args.only, args.device or None, args.batch_size or None)

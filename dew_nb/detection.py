@@ -343,24 +343,6 @@ def _under_key(scheme, groups):
 
 # %% ../nbs/31_detection.ipynb #c058
 @patch
-def calibrated(self:Detector,
-    cal:NullCalibration, # fitted on this detector's scores of null texts
-    group:str|None=None, # language or domain, if it was fitted with groups
-    kind:str='calibrated' # which p-value to report: 'calibrated' or 'empirical'
-) -> Detector:
-    "A detector that reports calibrated p-values, and keeps the calibration when it is saved"
-    if kind not in ('calibrated', 'empirical'):
-        raise ValueError(f"kind must be 'calibrated' or 'empirical', got {kind!r}")
-    cal.check(self.config.digest, self.key)
-    cal.mean(1, group)                                          # an unknown group is said now
-    if not (cal.token_var or cal.models[group and str(group)].parts[0]):
-        cal = replace(cal, token_var=self.scheme.rule.sd**2)    # texts of one length don't show it
-    det = copy(self)
-    det.calibration, det.group, det.p_kind = cal, group, kind
-    return det
-
-# %% ../nbs/31_detection.ipynb #c070
-@patch
 def save(self:Detector,
     path:str|Path # where to
 ) -> Path:
@@ -377,7 +359,7 @@ def save(self:Detector,
         tensors |= {k: torch.from_numpy(np.asarray(v)) for k,v in arrays.items()}
     return save_artefact(path, 'detector', tensors, meta)
 
-# %% ../nbs/31_detection.ipynb #c072
+# %% ../nbs/31_detection.ipynb #c060
 def _named_encoder(meta):
     "The encoder that a detector names"
     try: return load_encoder(meta['encoder'])
@@ -385,7 +367,7 @@ def _named_encoder(meta):
         f'This detector was built with the encoder {meta["encoder"]!r}, which cannot be loaded by '
         f'that name ({e}). Give it yourself: Detector.load(path, encoder=...)') from None
 
-# %% ../nbs/31_detection.ipynb #c073
+# %% ../nbs/31_detection.ipynb #c061
 def _check_encoder(encoder, meta, check):
     "Refuse an encoder with other weights"
     if check and encoder.digest != meta['encoder_digest']: raise ValueError(
@@ -394,7 +376,7 @@ def _check_encoder(encoder, meta, check):
         f'{encoder.digest[:12]}…. Scores would mean nothing. Give the right encoder, '
         'or check=False if you know that its vectors are the same.')
 
-# %% ../nbs/31_detection.ipynb #c074
+# %% ../nbs/31_detection.ipynb #c062
 def _load_contexts(tensors, meta, config, encoder, device, check):
     "The context space of a file, and where its table should go"
     if 'hashed' in tensors:
@@ -406,7 +388,7 @@ def _load_contexts(tensors, meta, config, encoder, device, check):
     contexts = space.from_state(tensors, meta, config.k, encoder)
     return contexts, device or getattr(encoder, 'device', 'cpu')
 
-# %% ../nbs/31_detection.ipynb #c075
+# %% ../nbs/31_detection.ipynb #c063
 def _load_config(path, meta):
     "The configuration of a file"
     try: return DEWConfig(**meta['config'])
@@ -414,7 +396,7 @@ def _load_config(path, meta):
         f'{path} has a configuration that this dew_nb does not know ({e}). '
         'Use the release of dew_nb that wrote it.') from None
 
-# %% ../nbs/31_detection.ipynb #c076
+# %% ../nbs/31_detection.ipynb #c064
 @patch(cls_method=True)
 def load(cls:Detector,
     path:str|Path, # what `save` wrote
@@ -435,6 +417,24 @@ def load(cls:Detector,
     arrays = {k: v.numpy() for k,v in t.items() if k.startswith('calibration.')}
     null = NullCalibration.from_state(cal['state'], arrays)
     return det.calibrated(null, cal['group'], cal['kind'])
+
+# %% ../nbs/31_detection.ipynb #c071
+@patch
+def calibrated(self:Detector,
+    cal:NullCalibration, # fitted on this detector's scores of null texts
+    group:str|None=None, # language or domain, if it was fitted with groups
+    kind:str='calibrated' # which p-value to report: 'calibrated' or 'empirical'
+) -> Detector:
+    "A detector that reports calibrated p-values, and keeps the calibration when it is saved"
+    if kind not in ('calibrated', 'empirical'):
+        raise ValueError(f"kind must be 'calibrated' or 'empirical', got {kind!r}")
+    cal.check(self.config.digest, self.key)
+    cal.mean(1, group)                                          # an unknown group is said now
+    if not (cal.token_var or cal.models[group and str(group)].parts[0]):
+        cal = replace(cal, token_var=self.scheme.rule.sd**2)    # texts of one length don't show it
+    det = copy(self)
+    det.calibration, det.group, det.p_kind = cal, group, kind
+    return det
 
 # %% ../nbs/31_detection.ipynb #c083
 @patch

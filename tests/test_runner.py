@@ -9,11 +9,15 @@ import torch
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
-from dew_nb.evaluation import runner
-from dew_nb.evaluation.corpora import complete
-from dew_nb.evaluation.results import load_results, table
-from dew_nb.evaluation.runner import Bench, plan, run_study
-from dew_nb.evaluation.studies import Study, find_scheme
+from dew_nb.evaluation import bench as bench_room
+from dew_nb.evaluation.bench import Bench
+from dew_nb.evaluation.sampling import complete
+from dew_nb.evaluation.kinds import find_scheme
+from dew_nb.evaluation.results import table
+from dew_nb.evaluation.runner import plan, run_study
+from dew_nb.evaluation.store import admit, load_results
+from dew_nb.evaluation.studies import Study
+from dew_nb.evaluation.units import Unit
 from dew_nb.hosts import load_host
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -62,22 +66,24 @@ def study_file(folder, host, rate="[0.3]", name="tiny", seeds="[0, 1, 2]", more=
 
 
 def start(toml, out, slow=True, only="", patience=60):
-    "The command in a process of its own; `slow` makes a unit long enough to be killed in. It says what it does itself"
+    "A run in a process of its own; `slow` makes a unit long enough to be killed in. It says what it does itself"
     body = """
-        import time
-        from dew_nb.evaluation import runner
-        from dew_nb.evaluation.results import dew_eval
-        write = runner._bytes
+        import sys, time
+        from dew_nb.evaluation import runner, units
+        from dew_nb.evaluation.results import table
+        write = units.as_bytes
         def slowly(x): time.sleep(.03); return write(x)
-        if %s: runner._bytes = slowly
-        runner._PATIENCE, finish = %s, runner._finish
-        def finish_and_say(u, *args): finish(u, *args); print('\\ndid', u.id, flush=True)
-        runner._finish = finish_and_say
-        if __name__ == '__main__': dew_eval()
+        if %s: units.as_bytes = slowly
+        runner._PATIENCE, do = %s, runner.do_unit
+        def do_and_say(u, *args): do(u, *args); print('\\ndid', u.id, flush=True)
+        runner.do_unit = do_and_say
+        toml, out, only = sys.argv[1:]
+        try: print(table(runner.run_study(toml, out, only)))
+        except (ValueError, OSError, RuntimeError, ImportError) as e: sys.exit(f'dew_eval: {e}')
         """ % (slow, patience)
     script = toml.parent/f"go{slow}{patience}.py"
     script.write_text(textwrap.dedent(body))
-    return subprocess.Popen([sys.executable, str(script), str(toml), "--out", str(out), "--only", only], env=ENV,
+    return subprocess.Popen([sys.executable, str(script), str(toml), str(out), only], env=ENV,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -193,7 +199,7 @@ def test_translation_through_the_runner(tmp_path):
 
 
 def test_chat_attacks_through_the_runner(tiny, tmp_path):
-    from dew_nb.evaluation.chat import LocalServer
+    from dew_nb.evaluation.endpoint import LocalServer
     reply = lambda body: "Rewritten: " + body["messages"][-1]["content"][-40:]
     with LocalServer(reply) as srv:
         more = "".join(f"""
@@ -217,7 +223,7 @@ def test_chat_attacks_through_the_runner(tiny, tmp_path):
 
 
 def test_a_judge_compares_texts_with_the_unmarked_ones(tiny, tmp_path):
-    from dew_nb.evaluation.chat import LocalServer
+    from dew_nb.evaluation.endpoint import LocalServer
     def reply(body):                                                 # likes the sample with more e's
         q = body["messages"][-1]["content"]
         if "=== End of Sample 2" not in q: return "what?"
@@ -256,7 +262,7 @@ def test_attacks_one_after_the_other(tiny, tmp_path):
 
 
 def test_a_text_that_the_server_refuses(tiny, tmp_path):
-    from dew_nb.evaluation.chat import ChatRefused, LocalServer
+    from dew_nb.evaluation.endpoint import ChatRefused, LocalServer
     n = []
     def reply(body):
         n.append(1)
@@ -364,7 +370,7 @@ def test_attacks_that_ask_the_host_ask_the_right_one(tiny, tmp_path):
 def test_synthid_plays_among_what_is_sampled_from(tiny, monkeypatch):
     "Temperature and top-k come before the tournament, and after a bias"
     calls, bench = [], Bench()
-    monkeypatch.setattr(runner, "complete", lambda *args, **kw: calls.append((args[4], kw)))
+    monkeypatch.setattr(bench_room, "complete", lambda *args, **kw: calls.append((args[4], kw)))
     h, g = str(tiny), Study("x", [dict(kind="kgw")], generation=dict(temperature=.5, top_k=5, no_repeat_ngram=0)).generation
     synth, kgw = (find_scheme(k)(bench.host(h)) for k in ("synthid", "kgw"))
     for s in (synth, kgw): bench.generate(s, h, ["x"], 0, g)
@@ -422,8 +428,86 @@ def test_shipped_studies_share_a_folder(tmp_path):
     for i, order in enumerate((studies, studies[::-1])):
         out = tmp_path/str(i)
         out.mkdir()
-        for s in order: runner._admit(out, s)
+        for s in order: admit(out, s)
         card = json.loads((out/"study.json").read_text())
         assert set(card["schemes"]) == {r.label for s in studies for r in s.rows}
     rows = {r.label: r.key for s in studies for r in s.rows}
     assert len(set(rows.values())) == len(rows)                      # and no row has two names
+
+
+STORED = [p.parent for p in sorted((ROOT/"nbs"/"studies"/"data").glob("*/units.jsonl.gz"))]
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda p: p.name)
+def test_stored_units_have_the_names_that_they_would_get_today(path):
+    r = load_results(path)
+    assert len(r.metas) > 400
+    for m in r.metas: assert Unit(m["kind"], m["spec"], m["labels"]).id == m["id"]
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda p: p.name)
+def test_stored_rows_are_those_of_the_shipped_studies(path):
+    "A label of a stored study means the same today, so that a stored row is recognised"
+    r = load_results(path)
+    mine = [s for s in map(Study.load, sorted((ROOT/"nbs"/"studies").glob("*.toml"))) if s.name == r.study["name"]]
+    assert mine and {row.label: row.what for s in mine for row in s.rows}.items() <= r.study["schemes"].items()
+    assert {row.label: row.what for s in mine for row in s.attack_rows}.items() <= r.study["attacks"].items()
+    assert set(r.units.source) <= set(r.study["schemes"]) and set(r.scores.scheme) <= set(r.study["schemes"])
+
+
+OWN = '''"A class of `__main__` that uses what stands beside it"
+import sys
+STEP = 3
+class Part:
+    h = 2.5
+    def of(self, x): return helper(x) + self.h
+def helper(x): return x*STEP
+class Base:
+    word = 'base'
+    def score(self, texts): return [len(t) for t in texts]
+class Own(Base):
+    part = Part
+    def __init__(self, host, encoder, seed, name): self.seed = seed
+    @property
+    def green(self): return Part().of(self.seed)
+    def processor(self, prompt_length): return helper
+if __name__ == '__main__':
+    from dew_nb.evaluation.studies import own_code
+    print(own_code(Own), own_code(Part), own_code(helper))
+'''
+
+
+def test_own_code_keeps_its_identity(tmp_path):
+    "The digest that names units of a scheme in a notebook is the one it had in the first release"
+    (tmp_path/"own.py").write_text(OWN)
+    def digests(): return subprocess.run([sys.executable, str(tmp_path/"own.py")], env=ENV, capture_output=True, text=True).stdout.split()
+    assert digests() == ["de12622b1422bcab", "9462e5060b0f81ca", "73bf12e170a36df6"]
+    (tmp_path/"own.py").write_text(OWN.replace("STEP = 3", "STEP = 4"))   # used by what it uses
+    assert not set(digests()) & {"de12622b1422bcab", "9462e5060b0f81ca", "73bf12e170a36df6"}
+
+
+def test_unmarked_texts_under_every_key(tiny, tmp_path):
+    "Units of their own, computed once; the usual scores and the table are what they were"
+    out = tmp_path/"out"
+    usual = run_study(study_file(tmp_path, tiny, seeds="[0, 1]"), out, progress=False)
+    before, rows = finished(out), table(usual).markdown()
+    toml = study_file(tmp_path, tiny, seeds="[0, 1]")
+    toml.write_text('negatives = "all keys"\n' + toml.read_text())
+    r = run_study(toml, out, progress=False)
+    new = set(finished(out)) - set(before)
+    assert before.items() <= finished(out).items() and {i.split("-")[0] for i in new} == {"other_keys"}
+    assert len(new) == 2*2*2                                          # two texts of two seeds, attacked and not
+    pd.testing.assert_frame_equal(r.scores, usual.scores)
+    assert table(r).markdown() == rows
+    d = r.under_keys
+    assert len(d) == 2*2*2*2 and set(zip(d.seed, d.key)) == {(a, b) for a in (0, 1) for b in (0, 1)} and set(d.source) == {"none"}
+    host = Bench().host(str(tiny))
+    texts = r.texts.set_index(["source", "seed", "attack", "i"]).text
+    for x in d.itertuples():                                          # each is what the scheme says under that key
+        assert find_scheme("unigram")(host, None, x.key).score([texts["none", x.seed, x.attack, x.i]])[0] == x.score
+    packed = r.pack(tmp_path/"packed", attacked=None)
+    pd.testing.assert_frame_equal(packed.under_keys, d, check_dtype=False)
+    toml.write_text(toml.read_text().replace("seeds = [0, 1]", "seeds = [0, 1, 2]"))
+    more = run_study(toml, out, progress=False)                       # a third key: none is counted twice
+    assert set(zip(more.under_keys.seed, more.under_keys.key)) == {(a, b) for a in range(3) for b in range(3)}
+    assert len(more.under_keys) == 2*2*9 and json.loads((out/"study.json").read_text())["negatives"] == "all keys"

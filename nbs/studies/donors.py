@@ -18,7 +18,7 @@ import pandas as pd
 from dew_nb import DEWConfig, load_host
 from dew_nb.donors import coverage, donor_tokens
 from dew_nb.evaluation.content import machine, write_texts
-from dew_nb.evaluation.results import load_results
+from dew_nb.evaluation.store import load_results
 
 def views(results):
     "Label of each mark: whose table, and who reads"

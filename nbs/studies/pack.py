@@ -7,7 +7,7 @@ Each folder becomes one of the same name under OUT: all scores, and of the texts
 import argparse
 from pathlib import Path
 
-from dew_nb.evaluation.results import load_results
+from dew_nb.evaluation.store import load_results
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__,

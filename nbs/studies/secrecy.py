@@ -28,7 +28,7 @@ from dew_nb.evaluation.content import machine, read_texts, study_key, write_text
 from dew_nb.evaluation.corpora import build_corpus
 from dew_nb.evaluation.sampling import complete
 from dew_nb.evaluation.likelihood import perplexity
-from dew_nb.evaluation.results import load_results
+from dew_nb.evaluation.store import load_results
 from dew_nb.rates import auroc
 from dew_nb.tables import TokenTable, unit_vectors
 from dew_nb.windows import text_windows
