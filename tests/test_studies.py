@@ -1,33 +1,28 @@
 "nbs/studies: the Makefile with toy commands (order, limits, going on, failures, packing), and files that scripts make of results"
-import json, os, signal, subprocess, sys, time
+import importlib.util, json, os, signal, subprocess, sys, time
 from pathlib import Path
 
 import pytest
 
 STUDIES = Path(__file__).parent.parent/'nbs'/'studies'
 # Stands for Python and dew_eval: writes when it began and ended, what it was asked, and a file under --out
-STUB = '''#!{python} -S
-import os, sys, time
-from pathlib import Path
-args = sys.argv[1:]
-what = Path(args[0]).stem
-def say(x):
-    with open('events', 'a') as f: f.write(f'{{x}}{{what}}\\n')
-say('+')
-time.sleep(float(os.environ.get('STUB_SECONDS', 0)))
-if what in os.environ.get('STUB_FAILS', '').split(): sys.exit('no such model')
-if '--out' in args and args[0].endswith('.py'):
-    out = Path(args[args.index('--out') + 1])
-    out.mkdir(parents=True, exist_ok=True)
-    (out/f'{{what}}.json').write_text(' '.join(args[1:]))
-say('-')
+STUB = '''#!/bin/sh
+what=$(basename "$1")
+what=${what%%.*}
+echo "+$what" >> events
+sleep ${STUB_SECONDS:-0}
+case " $STUB_FAILS " in *" $what "*) echo no such model; exit 1;; esac
+script=$1
+while [ $# -gt 0 ]; do [ "$1" = --out ] && out=$2; all="$all $1"; shift; done
+case "$script" in */studies/*.py) mkdir -p "$out"; echo "$all" > "$out/$what.json";; esac
+echo "-$what" >> events
 '''
 
 @pytest.fixture
 def make(tmp_path):
     "A call of make with the stub in place of all commands"
     stub = tmp_path/'stub'
-    stub.write_text(STUB.format(python=sys.executable))
+    stub.write_text(STUB)
     stub.chmod(0o755)
     for x in ('en-fr', 'fr-en'): (tmp_path/'models'/f'opus-mt-{x}-int8').mkdir(parents=True)
     def run(*args, start=False, **env):
@@ -46,14 +41,14 @@ def test_order_needs_and_limits(make):
     first = {x: ev.index(f'+{x}') for x in ('main', 'donors', 'scan')}
     assert ev[0] == '+models' and ev.index('-models') < min(first.values())
     assert ev.count('+main') == ev.count('+strength') == 2                          # two processes share a study
-    assert ev.count('+donors') == 3 and ev[::-1].index('-donors') == min(ev[::-1].index(f'-{x}') for x in ('donors',))
+    assert ev.count('+donors') == 3 and [x for x in ev if x.endswith('donors')][-2:] == ['+donors', '-donors']   # the script, last
     now, most = 0, 0
     for e in ev:
         now += 1 if e[0] == '+' else -1
         most = max(most, now)
     assert 2 <= most <= 3
-    asked = (make.work/'data'/'donors.json').read_text()
-    assert asked == f'--results {make.work/"donors"} --out {make.work/"part"/"donors"}'
+    asked = (make.work/'data'/'donors.json').read_text().split()
+    assert asked[1:] == ['--results', str(make.work/'donors'), '--out', str(make.work/'part'/'donors')]
 
 def test_what_is_done_is_not_done_again_unless_its_file_changes(make):
     assert make('main', 'TINY=1').returncode == 0
@@ -62,7 +57,7 @@ def test_what_is_done_is_not_done_again_unless_its_file_changes(make):
     toml = make.work/'toml'/'main.toml'
     later = time.time() + 10
     os.utime(toml, (later, later))
-    assert make('main', 'TINY=1').returncode == 0 and make.events()[n:] == ['+main', '-main']
+    assert make('main', 'TINY=1').returncode == 0 and make.events()[n:] == ['+main', '-main']*2
 
 def test_a_failure_is_said_and_tried_again_and_the_others_go_on(make):
     r = make('-k', 'main', 'donors', 'scan', STUB_FAILS='donors')
@@ -89,7 +84,7 @@ def test_finished_files_are_packed(make, tmp_path):
     out = tmp_path/'out'
     out.mkdir()
     assert make('pack', f'OUT={out}').returncode == 0
-    assert [p.name for p in out.glob('*.json')] == ['scan.json'] or {p.name for p in out.glob('*.json')} == {'scan.json', 'pack.json'}
+    assert {p.name for p in out.glob('*.json')} == {'scan.json', 'pack.json'}           # nothing half finished
 
 def test_toy_sizes(make):
     tomllib = pytest.importorskip('tomllib')
@@ -101,3 +96,66 @@ def test_toy_sizes(make):
         assert (s['corpus']['n'], s['generation']['tokens'], s['seeds']) == (2, 16, [0, 1])
         assert all(len(x['lam']) == 1 for x in s['schemes'] if isinstance(x.get('lam'), list))
     assert '--replicates 99' in (make.work/'data'/'scan.json').read_text()
+
+# --- what scripts make of the runner's results
+
+def run_small(file, tmp_path, **changes):
+    "A shipped study at toy size, and its results; `changes` to the schemes of a kind"
+    tomllib = pytest.importorskip('tomllib')
+    from dew_nb.evaluation.runner import run_study
+    from dew_nb.evaluation.studies import Study
+    d = tomllib.loads((STUDIES/file).read_text(encoding='utf-8'))
+    d |= dict(hosts=['smollm2-135m'], encoders=['minilm'], seeds=[0, 1], unit=3)
+    d['corpus'] |= dict(source='topics', n=3)
+    d['generation'] |= dict(tokens=12, min_tokens=12)
+    d['attacks'] = [x for x in d['attacks'] if x['kind'] == 'deletion']
+    for x in d['schemes']: x.update(changes.get(x['kind'], {}))
+    run_study(Study.from_dict(d), tmp_path/'results', progress=False)
+    return tmp_path/'results'
+
+def script(name, monkeypatch, *args):
+    "Run a script of nbs/studies in this process"
+    spec = importlib.util.spec_from_file_location(f'study_{name}', STUDIES/f'{name}.py')
+    m = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(m)
+    monkeypatch.setattr(sys, 'argv', [f'{name}.py', *map(str, args)])
+    m.main()
+
+def test_donors_in_small(tmp_path, monkeypatch):
+    "SmolLM2 as its own donor, where all three ways to read must agree"
+    np, pd = pytest.importorskip('numpy'), pytest.importorskip('pandas')
+    from dew_nb.evaluation.content import read_texts
+    results = run_small('donors.toml', tmp_path, donor=dict(donor='smollm2-135m'))
+    script('donors', monkeypatch, '--results', results, '--keep', 1, '--out', tmp_path/'out')
+    D = pd.read_parquet(tmp_path/'out'/'donors_calibrated_scores.parquet')
+    assert len(D) == 3*(2*2*2*3 + 2*2*3)                        # views x (keys, attacks, seeds, texts; own key alone)
+    assert (D[D['marked']]['key'] == D[D['marked']]['seed']).all()
+    U = D[~D['marked']].set_index(['key', 'seed', 'attack', 'i', 'table', 'reader'])['z'].unstack(['table', 'reader'])
+    np.testing.assert_allclose(U['donor', 'host'], U['native', 'host'], atol=.1)
+    np.testing.assert_allclose(U['donor', 'donor'], U['native', 'host'], atol=.01)
+    kept = read_texts(tmp_path/'out'/'donors_calibrated_texts.jsonl.gz')
+    assert sum(x['attack'] == 'none' for x in kept) == 12 and sum(x['attack'] != 'none' for x in kept) == 4
+    assert all(x['ppl'] > 1 for x in kept if x['attack'] == 'none')
+    info = json.loads((tmp_path/'out'/'donors_calibrated.json').read_text())
+    stored = json.loads((STUDIES/'data'/'donors_calibrated.json').read_text())
+    assert info['settings'] == dict(texts=3, seeds=2, tokens=12, lam=2.5, keep=1)
+    assert info['coverage']['smollm2-135m']['one'] > .99 and str(tmp_path) not in json.dumps(info)
+    assert info['coverage']['smollm2-135m'].keys() == stored['coverage']['smollm2-135m'].keys()
+    old = pd.read_parquet(STUDIES/'data'/'donors_calibrated_scores.parquet')
+    assert set(D.columns) == set(old.columns) and set(D['attack']) <= set(old['attack'])
+
+def test_stronger_marks_in_small(tmp_path, monkeypatch):
+    np, pd = pytest.importorskip('numpy'), pytest.importorskip('pandas')
+    from dew_nb.evaluation.content import read_texts
+    results = run_small('calibrated_preset.toml', tmp_path)
+    script('calibrated_preset', monkeypatch, '--results', results, '--out', tmp_path/'out')
+    d, old = (pd.read_parquet(p/'detect_scores.parquet') for p in (tmp_path/'out', STUDIES/'data'))
+    assert set(d.columns) == set(old.columns) and set(d['attack']) == set(old['attack'])
+    u, m = d[~d['marked']], d[d['marked']]
+    assert len(u) == 2*2*2*3*3 and len(m) == 4*2*3*3            # presets x keys x seeds x attacks x texts; marks x …
+    assert (u['lam'] == 1).all() and u['other'].notna().all() and m['p'].between(0, 1).all()
+    assert {(p, l) for p, l in zip(m['preset'], m['lam'])} == {(p, l) for p, l in zip(*[old[old['marked']][c] for c in ('preset', 'lam')])}
+    t = read_texts(tmp_path/'out'/'detect_texts.jsonl.gz')
+    assert len(t) == 5*2*3 and t[0].keys() == read_texts(STUDIES/'data'/'detect_texts.jsonl.gz')[0].keys()
+    info = json.loads((tmp_path/'out'/'detect.json').read_text())
+    assert len(info['perplexity']) == 5*2 and all(v['low'] <= v['median'] <= v['high'] for v in info['perplexity'].values())
