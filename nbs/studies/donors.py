@@ -16,7 +16,8 @@ from pathlib import Path
 import pandas as pd
 
 from dew_nb import DEWConfig, load_host
-from dew_nb.donors import coverage, donor_tokens
+from dew_nb.borrowed import donor_tokens
+from dew_nb.donors import coverage
 from dew_nb.evaluation.content import machine, write_texts
 from dew_nb.evaluation.store import load_results
 
