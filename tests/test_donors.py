@@ -8,10 +8,11 @@ import pytest
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from dew_nb import donors
-from dew_nb.donors import (KINDS, agnostic_scheme, donor_embeddings, donor_map, donor_scheme, donor_tokenizer, explain_tokens,
-                           token_texts)
-from dew_nb.hosts import ASSETS, Host, asset_path, cache_dir, load_host
+from dew_nb import borrowed, donors, neighbours
+from dew_nb.assets import ASSETS, asset_path, cache_dir
+from dew_nb.borrowed import agnostic_scheme, donor_scheme
+from dew_nb.donors import KINDS, donor_embeddings, donor_map, donor_tokenizer, explain_tokens, token_texts
+from dew_nb.hosts import Host, load_host
 
 HAS_GEMMA = (cache_dir()/ASSETS['gemma3-270m'].folder/'manifest.json').is_file()
 needs_gemma = pytest.mark.skipif(not HAS_GEMMA, reason="gemma3-270m is not in the cache; load_host('gemma3-270m') puts it there")
@@ -205,7 +206,7 @@ def test_a_slow_tokenizer_is_refused(smol):
 def test_broken_bytes_beside_a_real_replacement_character():
     names, texts = ['ï¿½', 'ï¿½Ã', '\ufffd', '<0xC3>'], ['\ufffd', '\ufffd\ufffd', '\ufffd', '\ufffd']
     tok = SimpleNamespace(id_to_token=names.__getitem__)
-    kind = donors._host_kinds(tok, np.array([], np.int64), texts, np.arange(4))
+    kind = donors.host_kinds(tok, np.array([], np.int64), texts, np.arange(4))
     assert kind.tolist() == [-1, KINDS.index('bytes'), -1, KINDS.index('bytes')]
 
 
@@ -213,14 +214,15 @@ def test_broken_bytes_beside_a_real_replacement_character():
 
 def table_with(donor, host='smollm2-135m', **meta):
     from dew_nb.tables import TokenTable
-    return TokenTable(torch.zeros(2, 2), torch.eye(2), 2, True, dict(host=host, **(donors._donor_meta(donor) if donor else {}), **meta))
+    return TokenTable(torch.zeros(2, 2), torch.eye(2), 2, True, dict(host=host, **(borrowed._donor_meta(donor) if donor else {}), **meta))
 
 @pytest.fixture
 def nothing_slow(monkeypatch):
     "What takes long must not be reached"
     def slow(*a, **k): raise AssertionError('slow work was begun')
-    for f in ('_pieces', '_prepare', '_table_parts', '_key_table'): monkeypatch.setattr(donors, f, slow)
-    monkeypatch.setattr(donors.DEW, 'build', slow)
+    for f in ('joined_ids', 'fit_whitening'): monkeypatch.setattr(donors, f, slow)
+    monkeypatch.setattr(borrowed.DEW, 'build', slow)
+    monkeypatch.setattr(borrowed.Blueprint, 'prepare', slow)
 
 KEY = '0a'*32
 CALLS = dict(
@@ -228,13 +230,13 @@ CALLS = dict(
     donor_embeddings=lambda h,d,k: donors.donor_embeddings(h.tokenizer, d),
     explain_tokens=lambda h,d,k: donors.explain_tokens(h.tokenizer, d, [5]),
     donor_whitening=lambda h,d,k: donors.donor_whitening(d, donors.DEWConfig()),
-    donor_tokens=lambda h,d,k: donors.donor_tokens(h, d),
-    token_space=lambda h,d,k: donors.token_space(h, d),
-    check_donor=lambda h,d,k: donors.check_donor(table_with(h), d),
-    donor_table=lambda h,d,k: donors.donor_table(h, d, Letters(), k),
-    donor_scheme=lambda h,d,k: donors.donor_scheme(h, d, Letters(), k),
-    agnostic_scheme=lambda h,d,k: donors.agnostic_scheme(d, Letters(), k),
-    donor_detector=lambda h,d,k: donors.donor_detector(d, Letters(), k))
+    donor_tokens=lambda h,d,k: borrowed.donor_tokens(h, d),
+    token_space=lambda h,d,k: neighbours.token_space(h, d),
+    check_donor=lambda h,d,k: borrowed.check_donor(table_with(h), d),
+    donor_table=lambda h,d,k: borrowed.donor_table(h, d, Letters(), k),
+    donor_scheme=lambda h,d,k: borrowed.donor_scheme(h, d, Letters(), k),
+    agnostic_scheme=lambda h,d,k: borrowed.agnostic_scheme(d, Letters(), k),
+    donor_detector=lambda h,d,k: borrowed.donor_detector(d, Letters(), k))
 
 @pytest.mark.parametrize('name', CALLS)
 def test_a_donor_by_name_is_refused_at_once(smol, nothing_slow, name):
@@ -252,8 +254,8 @@ def test_a_host_by_name_is_refused_at_once(words, nothing_slow, name):
         CALLS[name]('smollm2-135m', words, SecretKey.from_hex(KEY))
 
 @pytest.mark.parametrize('call', [lambda t,w: donors.token_texts(t), lambda t,w: donor_tokenizer(t), lambda t,w: donor_map(t, w),
-                                  lambda t,w: explain_tokens(t, w, [5]), lambda t,w: donors.neighbours(np.eye(3), t, ' house'),
-                                  lambda t,w: donors.word_vectors(np.eye(3), t, ['house']),
+                                  lambda t,w: explain_tokens(t, w, [5]), lambda t,w: neighbours.neighbours(np.eye(3), t, ' house'),
+                                  lambda t,w: neighbours.word_vectors(np.eye(3), t, ['house']),
                                   lambda t,w: donors.coverage(donors.DonorReport('x', np.zeros(3), np.ones(3)), t)])
 def test_a_tokenizer_is_not_a_name_nor_a_host(smol, words, call):
     with pytest.raises(TypeError, match=r"got the name 'smollm2-135m': give load_host\('smollm2-135m'\)\.tokenizer"): call('smollm2-135m', words)
@@ -266,7 +268,7 @@ def test_a_key_that_is_a_string_is_refused_at_once(smol, words, nothing_slow, na
 def test_other_arguments_are_checked_first_too(smol, words, nothing_slow):
     from dew_nb import SecretKey
     key = SecretKey.from_hex(KEY)
-    for f in (donors.donor_table, donors.donor_scheme):
+    for f in (borrowed.donor_table, borrowed.donor_scheme):
         with pytest.raises(TypeError, match="write DEWConfig.preset\\('paper'\\)"): f(smol, words, Letters(), key, 'paper')
         with pytest.raises(TypeError, match='reference must be a list of texts, got one str'): f(smol, words, Letters(), key, reference='one text')
         with pytest.raises(TypeError, match=r"load_encoder\('minilm'\)"): f(smol, words, 'minilm', key)
@@ -304,23 +306,27 @@ def test_tokens_of_a_map_below_zero_are_refused(smol, words):
 def test_another_donor_is_refused_with_what_to_do(smol, words):
     from dew_nb import DEW, DEWConfig
     from dew_nb.detection import Detector
-    detector = lambda t: Detector(DEW(DEWConfig(null='iid'), t, None))
+    from dew_nb.bias import BiasRule
+    from dew_nb.context import HashedContexts
+    config = DEWConfig(null='iid')
+    contexts = HashedContexts(bytes(32), 2, smol.tokenizer, config.k)
+    detector = lambda t: Detector(DEW(config, BiasRule(config, t), contexts))
     a, b = words.digest[:12], smol.digest[:12]
     said = f"has the token space of 'minilm-words' .digest {a}….*'smollm2-135m', has digest {b}….*give 'minilm-words', which it was built with"
     for x,what,how in ((table_with(words), 'table', "donor_table(load_host('smollm2-135m'), donor, ...)"),
                        (detector(table_with(words)), 'detector', "donor_scheme(load_host('smollm2-135m'), donor, ...).detector()"),
                        (detector(table_with(words, 'any')), 'detector', 'donor_detector(donor, ...)')):
-        donors.check_donor(x, words)
-        with pytest.raises(ValueError, match=f'This {what} {said}') as e: donors.check_donor(x, smol)
+        borrowed.check_donor(x, words)
+        with pytest.raises(ValueError, match=f'This {what} {said}') as e: borrowed.check_donor(x, smol)
         assert str(e.value).endswith(f'or build a {what} with this donor: {how}.')
     for x,what,how in ((table_with(None), 'table', 'donor_table'), (detector(table_with(None)), 'detector', 'donor_scheme')):
         with pytest.raises(ValueError, match=f'not a donor {what}: it has the vectors of smollm2-135m itself.*build one with {how}'):
-            donors.check_donor(x, words)
-    with pytest.raises(TypeError, match='got str: read a file with Detector.load'): donors.check_donor('t.dew', words)
+            borrowed.check_donor(x, words)
+    with pytest.raises(TypeError, match='got str: read a file with Detector.load'): borrowed.check_donor('t.dew', words)
 
 def test_a_word_without_a_token_has_no_neighbours(smol, words):
-    with pytest.raises(ValueError, match="'' has no token: give a word, such as ' house'"): donors.neighbours(np.eye(3), smol.tokenizer, '')
-    with pytest.raises(ValueError, match=r"\[''\] have no token"): donors.word_vectors(np.eye(3), words.tokenizer, ['house', '', 'tree'])
+    with pytest.raises(ValueError, match="'' has no token: give a word, such as ' house'"): neighbours.neighbours(np.eye(3), smol.tokenizer, '')
+    with pytest.raises(ValueError, match=r"\[''\] have no token"): neighbours.word_vectors(np.eye(3), words.tokenizer, ['house', '', 'tree'])
 
 
 # --- schemes
@@ -337,17 +343,17 @@ def test_modes_and_whitenings(smol, words, mode, whitening):
     wm = donor_scheme(smol, words, Letters(), SecretKey.from_hex('0a'*32), c, reference=few, progress=False)
     r = wm.detector().detect('The harbor was quiet and the boats were back before it was dark.')
     assert r.n_scored > 5 and np.isfinite(r.z) and wm.table.meta['donor'] == 'minilm-words'
-    assert (wm.parts['whitening'] is None) == (whitening is None)
+    assert (wm.blueprint.tokens.whitening is None) == (whitening is None)
 
 def test_a_donor_scheme_is_a_build_with_its_tokens(smol, words):
     from dew_nb import DEW, SecretKey
     few, key, kw = ['the old harbour was quiet at night '*9]*5, SecretKey.from_hex('0a'*32), dict(progress=False)
-    tokens = donors.donor_tokens(smol, words, reference=few)
+    tokens = borrowed.donor_tokens(smol, words, reference=few)
     wm = donor_scheme(smol, words, Letters(), key, reference=iter(few), **kw)      # texts that can be read but once
     same = DEW.build(smol, Letters(), key, reference=few, tokens=tokens, **kw)
     assert torch.equal(wm.table.rows, same.table.rows) and wm.table.meta == same.table.meta
-    assert torch.equal(wm.table.rows, donors.donor_table(smol, words, Letters(), key, reference=few).rows)
-    assert not wm.table.rows[tokens.dead].any() and wm.parts['report'].counts() == tokens.report.counts()
+    assert torch.equal(wm.table.rows, borrowed.donor_table(smol, words, Letters(), key, reference=few).rows)
+    assert not wm.table.rows[tokens.dead].any() and wm.blueprint.tokens.report.counts() == tokens.report.counts()
     assert wm.table.meta['config']['token_whitening'] == 'frequency'
     for change in (dict(embeddings=tokens.embeddings[:-1]), dict(dead=tokens.dead[:-1])):
         with pytest.raises(ValueError, match='49,151 rows, but smollm2-135m has 49,152'):
@@ -364,7 +370,7 @@ def test_detectors_say_whose_tokens_they_have(smol, words, tmp_path):
     from dew_nb.detection import Detector
     few, key = ['the old harbour was quiet at night '*9]*5, SecretKey.from_hex('0a'*32)
     one = donor_scheme(smol, words, Letters(), key, reference=few, progress=False).detector()
-    any_host = donors.donor_detector(words, Letters(), key, reference=few, progress=False)
+    any_host = borrowed.donor_detector(words, Letters(), key, reference=few, progress=False)
     for det,host,tok in ((one, 'smollm2-135m', smol), (any_host, 'any', words)):
         back = Detector.load(det.save(tmp_path/f'{host}.dew'), encoder=Letters(), check=False)
         for d in (det, back):

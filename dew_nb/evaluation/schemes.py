@@ -17,7 +17,7 @@ from fastcore.basics import patch
 from scipy import stats
 from transformers import LogitsProcessor, LogitsProcessorList
 from ..detection import scores_over_keys
-from ..donors import agnostic_scheme, donor_scheme
+from ..borrowed import agnostic_scheme, donor_scheme
 from .content import content_key
 from ..hosts import load_host
 from ..scheme import DEW
