@@ -25,9 +25,9 @@ def marks(results):
     schemes = results.study['schemes'].items()
     return {label: (p['preset'], p['lam']) for label,(kind,p,*_) in schemes if kind == 'dew'}
 
-def columns(x, lam=1., **cols):
+def columns(x, scale=1., **cols):
     "Scores in small types"
-    return pd.DataFrame(dict(text=x['i'].astype('int16'), score=(x['mean_score']/lam).astype('float32'),
+    return pd.DataFrame(dict(text=x['i'].astype('int16'), score=(x['mean_score']/scale).astype('float32'),
         z=x['z'].astype('float32'), n_scored=x['n_scored'].astype('int16'),
         attack=x['attack'].map(ATTACKS), **cols))
 

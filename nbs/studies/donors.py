@@ -64,14 +64,15 @@ def covered(host, donor):
     t = donor_tokens(host, donor)
     digests = dict(host_digest=host.digest, tokenizer_digest=host.tokenizer_digest)
     digests |= {k: v for k,v in t.meta.items() if k.endswith('digest')}
-    return dict(donor=donor.name, counts=t.report.counts(),
-                **coverage(t.report, host.tokenizer), digests=digests)
+    return host.name, dict(donor=donor.name, counts=t.report.counts(),
+                           **coverage(t.report, host.tokenizer), digests=digests)
 
 def donors_of(results):
     "Each host that has written in a donor's space, and that donor"
     donor = {l: p['donor'] for l,(kind,p,*_) in results.study['schemes'].items() if kind == 'donor'}
+    where = {Path(h).name: h for h in results.study['hosts']}         # of a folder, where it is
     for host,label in set(zip(results.scores['host'], results.scores['scheme'])):
-        if label in donor: yield host, donor[label]
+        if label in donor: yield where[host], donor[label]
 
 def settings(results):
     "What the page wants to know of the study"
@@ -96,7 +97,7 @@ def main():
     (a.out/'donors_calibrated.json').write_text(json.dumps(dict(
         command='dew_eval nbs/studies/donors.toml nbs/studies/donors_gemma.toml --out results/donors',
         settings=s | dict(keep=a.keep), config=asdict(DEWConfig.preset('calibrated', lam=s['lam'])),
-        coverage={h: covered(h, d) for h,d in sorted(set(donors_of(r)))},
+        coverage=dict(covered(*x) for x in sorted(set(donors_of(r)))),
         **machine() | dict(device=', '.join(made))), indent=1) + '\n')
 
 if __name__ == '__main__': main()
