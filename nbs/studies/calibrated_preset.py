@@ -5,7 +5,7 @@
 
 Writes detect_texts.jsonl.gz (every unattacked text), detect_scores.parquet (score, z, p of each text
 under each attack; unmarked texts under the keys of all seeds, at lam = 1) and detect.json (settings,
-perplexity and machine). Six minutes of one data-centre GPU for the first command, seconds for the second.
+perplexity and machine). Minutes of one data-centre GPU for the first command, seconds for the second.
 """
 import argparse, json
 from dataclasses import asdict
@@ -27,9 +27,9 @@ def marks(results):
 
 def columns(x, scale=1., **cols):
     "Scores in small types"
-    return pd.DataFrame(dict(text=x['i'].astype('int16'), score=(x['mean_score']/scale).astype('float32'),
-        z=x['z'].astype('float32'), n_scored=x['n_scored'].astype('int16'),
-        attack=x['attack'].map(ATTACKS), **cols))
+    return pd.DataFrame(dict(text=x['i'].astype('int16'),
+        score=(x['mean_score']/scale).astype('float32'), z=x['z'].astype('float32'),
+        n_scored=x['n_scored'].astype('int16'), attack=x['attack'].map(ATTACKS), **cols))
 
 def scores(results):
     "Unmarked texts under every key, once a preset; then the marked ones under their own"

@@ -2,7 +2,7 @@
 
     python nbs/studies/pack.py results/evaluation results/strength results/cool --out nbs/studies/data
 
-Each folder becomes one of the same name under OUT: all scores, and of the texts the first ones of each unit.
+Each folder becomes one of the same name under OUT: all scores, and the first texts of each unit.
 """
 import argparse
 from pathlib import Path
