@@ -126,11 +126,12 @@ def run_small(file, host, tmp_path, **changes):
     run_study(Study.from_dict(d), tmp_path/'results', progress=False)
     return tmp_path/'results'
 
-def script(name, monkeypatch, *args):
-    "Run a script of nbs/studies in this process"
+def script(name, monkeypatch, *args, results=None):
+    "Run a script of nbs/studies in this process, with results of its own or these"
     spec = importlib.util.spec_from_file_location(f'study_{name}', STUDIES/f'{name}.py')
     m = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(m)
+    if results is not None: m.load_results = lambda path: results
     monkeypatch.setattr(sys, 'argv', [f'{name}.py', *map(str, args)])
     m.main()
 
@@ -157,18 +158,41 @@ def test_donors_in_small(tiny, tmp_path, monkeypatch):
     old = pd.read_parquet(STUDIES/'data'/'donors_calibrated_scores.parquet')
     assert set(D.columns) == set(old.columns) and set(D['attack']) <= set(old['attack'])
 
-def test_stronger_marks_in_small(tiny, tmp_path, monkeypatch):
-    np, pd = pytest.importorskip('numpy'), pytest.importorskip('pandas')
+class Found:
+    "Results of calibrated_preset.toml, made up: 2 seeds, 3 attacks, 4 texts"
+    marks = {f'{p} lam={l}': (p, l) for p, l in (('paper', 2.0), ('paper', 2.5), ('calibrated', 2.4), ('calibrated', 2.6))}
+    study = dict(schemes={'none': ['none', {}]} | {k: ['dew', dict(preset=p, lam=l)] for k, (p, l) in marks.items()})
+    metas = [dict(versions=dict(device='a toy'))]
+    def frame(self, **cols):
+        import pandas as pd
+        rows = pd.MultiIndex.from_product(cols.values(), names=cols.keys()).to_frame(index=False)
+        return rows.assign(mean_score=.5, z=1., p_value=.2, n_scored=190, ppl=40. + rows['i'], text='a text')
+    attacks = 'none', 'deletion-0.3', 'deletion-0.5'
+    @property
+    def scores(self):
+        d = self.frame(scheme=self.marks, source=['none', *self.marks], seed=[0, 1], attack=self.attacks, i=range(4))
+        return d[(d['source'] == 'none') | (d['source'] == d['scheme'])]
+    @property
+    def under_keys(self): return self.frame(scheme=self.marks, source=['none'], seed=[0, 1], key=[0, 1], attack=self.attacks, i=range(4))
+    @property
+    def texts(self): return self.frame(source=['none', *self.marks], seed=[0, 1], attack=self.attacks, i=range(4))
+    @property
+    def quality(self): return self.frame(source=['none', *self.marks], seed=[0, 1], i=range(4))
+
+def test_stronger_marks_as_the_page_reads_them(tmp_path, monkeypatch):
+    pd = pytest.importorskip('pandas')
     from dew_nb.evaluation.content import read_texts
-    results = run_small('calibrated_preset.toml', tiny, tmp_path, dew=dict(lam=[2.5]))
-    script('calibrated_preset', monkeypatch, '--results', results, '--out', tmp_path/'out')
-    d, old = (pd.read_parquet(p/'detect_scores.parquet') for p in (tmp_path/'out', STUDIES/'data'))
+    script('calibrated_preset', monkeypatch, '--results', 'results', '--out', tmp_path, results=Found())
+    d, old = (pd.read_parquet(p/'detect_scores.parquet') for p in (tmp_path, STUDIES/'data'))
     assert set(d.columns) == set(old.columns) and set(d['attack']) == set(old['attack'])
     u, m = d[~d['marked']], d[d['marked']]
-    assert len(u) == 2*2*2*3*2 and len(m) == 2*2*3*2            # presets x keys x seeds x attacks x texts; presets x …
+    assert len(u) == 2*2*2*3*4 and len(m) == 4*2*3*4            # presets x keys x seeds x attacks x texts; marks x …
     assert (u['lam'] == 1).all() and u['other'].notna().all() and m['p'].between(0, 1).all()
-    assert set(zip(m['preset'], m['lam'])) == {('paper', 2.5), ('calibrated', 2.5)}
-    t = read_texts(tmp_path/'out'/'detect_texts.jsonl.gz')
-    assert len(t) == 3*2*2 and t[0].keys() == read_texts(STUDIES/'data'/'detect_texts.jsonl.gz')[0].keys()
-    info = json.loads((tmp_path/'out'/'detect.json').read_text())
-    assert len(info['perplexity']) == 3*2 and all(v['low'] <= v['median'] <= v['high'] for v in info['perplexity'].values())
+    assert set(u['score'].astype(float).round(3)) == {.25, .208}              # at lam = 1: .5 over 2.0 and 2.4
+    marks = lambda x: set(zip(x['preset'], x['lam']))
+    assert marks(m) == marks(old[old['marked']])
+    t = read_texts(tmp_path/'detect_texts.jsonl.gz')
+    assert len(t) == 5*2*4 and t[0].keys() == read_texts(STUDIES/'data'/'detect_texts.jsonl.gz')[0].keys()
+    info, stored = (json.loads((p/'detect.json').read_text()) for p in (tmp_path, STUDIES/'data'))
+    assert {k for k in info['perplexity']} <= stored['perplexity'].keys() and len(info['perplexity']) == 5*2
+    assert info['configs'].keys() == stored['configs'].keys() and info['device'] == 'a toy'
