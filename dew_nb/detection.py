@@ -81,7 +81,6 @@ def to_html(self:DetectionResult,
     from dew_nb.views import result_html
     return result_html(self, limit)
 
-# %% ../nbs/31_detection.ipynb #c013
 @patch
 def _repr_html_(self:DetectionResult): return self.to_html()
 
@@ -139,7 +138,6 @@ def _contexts(scheme, windows):
     if isinstance(space, HashedContexts): return space.encode(windows)
     return space.encode(windows, check=False)
 
-# %% ../nbs/31_detection.ipynb #c020
 def _rows(scheme, ids): return unit_rows(scheme.rule.rows(ids).float())
 
 # %% ../nbs/31_detection.ipynb #c021
@@ -367,7 +365,6 @@ def _named_encoder(meta):
         f'This detector was built with the encoder {meta["encoder"]!r}, which cannot be loaded by '
         f'that name ({e}). Give it yourself: Detector.load(path, encoder=...)') from None
 
-# %% ../nbs/31_detection.ipynb #c061
 def _check_encoder(encoder, meta, check):
     "Refuse an encoder with other weights"
     if check and encoder.digest != meta['encoder_digest']: raise ValueError(
@@ -388,7 +385,6 @@ def _load_contexts(tensors, meta, config, encoder, device, check):
     contexts = space.from_state(tensors, meta, config.k, encoder)
     return contexts, device or getattr(encoder, 'device', 'cpu')
 
-# %% ../nbs/31_detection.ipynb #c063
 def _load_config(path, meta):
     "The configuration of a file"
     try: return DEWConfig(**meta['config'])
@@ -447,7 +443,6 @@ def scan_iter(self:Detector,
     from dew_nb.scan import scan_iter
     return scan_iter(self, texts, alpha, **kwargs)
 
-# %% ../nbs/31_detection.ipynb #c084
 @patch
 def scan(self:Detector,
     texts:str|list, # one text, or many

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 # %% ../nbs/36_identification.ipynb #c003
 import numpy as np
+from fastcore.basics import patch
 from tqdm.auto import tqdm
 
 # %% ../nbs/36_identification.ipynb #c004
@@ -29,21 +30,26 @@ class Identification:
     p_corrected: np.ndarray = field(repr=False) # (K,) Holm-corrected p-values
     results: list = field(repr=False) # (K,) `DetectionResult`s
     alpha: float = .01 # what a corrected p-value must not exceed
-    @property
-    def passing(self) -> list:
-        "Names of all keys that pass, the surest first"
-        order = np.lexsort(([-r.z for r in self.results], self.p_corrected))
-        return [self.names[i] for i in order if self.p_corrected[i] <= self.alpha]
     def __repr__(self):
         return f'Identification({self.key or "none"}, p={self.p_value:.2g}, {len(self.names)} keys)'
-    def to_dict(self) -> dict:
-        "Plain numbers and strings, ready for JSON"
-        keys = [dict(name=n, z=r.z, p_value=r.p_value, p_corrected=float(p))
-                for n,r,p in zip(self.names, self.results, self.p_corrected)]
-        return dict(key=self.key, p_value=self.p_value, alpha=self.alpha,
-                    passing=self.passing, keys=keys)
 
 # %% ../nbs/36_identification.ipynb #c008
+@patch(as_prop=True)
+def passing(self:Identification) -> list:
+    "Names of all keys that pass, the surest first"
+    order = np.lexsort(([-r.z for r in self.results], self.p_corrected))
+    return [self.names[i] for i in order if self.p_corrected[i] <= self.alpha]
+
+# %% ../nbs/36_identification.ipynb #c009
+@patch
+def to_dict(self:Identification) -> dict:
+    "Plain numbers and strings, ready for JSON"
+    keys = [dict(name=n, z=r.z, p_value=r.p_value, p_corrected=float(p))
+            for n,r,p in zip(self.names, self.results, self.p_corrected)]
+    return dict(key=self.key, p_value=self.p_value, alpha=self.alpha,
+                passing=self.passing, keys=keys)
+
+# %% ../nbs/36_identification.ipynb #c010
 def best_key(
     names:list, # (K,) of the keys
     results:list, # (K,) `DetectionResult`s of one text
@@ -55,7 +61,7 @@ def best_key(
     key = names[best] if p[best] <= alpha else None
     return Identification(key, float(p[best]), names, p, results, alpha)
 
-# %% ../nbs/36_identification.ipynb #c012
+# %% ../nbs/36_identification.ipynb #c014
 def context_digest(
     contexts # of a scheme
 ):
@@ -68,7 +74,7 @@ def context_digest(
     encoder = getattr(contexts.encoder, 'digest', None) or id(contexts.encoder)
     return encoder, t.kind, h.hexdigest()
 
-# %% ../nbs/36_identification.ipynb #c013
+# %% ../nbs/36_identification.ipynb #c015
 def tokenizer_of(
     detector:Detector # any
 ) -> str:
@@ -76,7 +82,7 @@ def tokenizer_of(
     known = detector.meta.get('tokenizer_digest')
     return known or hashlib.sha256(detector.reader.tok.to_str().encode()).hexdigest()
 
-# %% ../nbs/36_identification.ipynb #c014
+# %% ../nbs/36_identification.ipynb #c016
 def shared_work(
     detector:Detector # any
 ) -> tuple:
@@ -86,7 +92,7 @@ def shared_work(
     return (tokenizer_of(detector), context_digest(detector.scheme.contexts), reader.k,
             reader.dedup, alive, str(detector.scheme.table.device))
 
-# %% ../nbs/36_identification.ipynb #c019
+# %% ../nbs/36_identification.ipynb #c021
 def group_results(
     detectors:list, # they share contexts
     texts # any iterable of strings
@@ -97,7 +103,7 @@ def group_results(
         measured = measure(schemes, docs)
         yield from zip(*[t.results(docs, m) for t,m in zip(detectors, measured)])
 
-# %% ../nbs/36_identification.ipynb #c022
+# %% ../nbs/36_identification.ipynb #c024
 def named_detectors(
     detectors # one, a list of them, or a dict with names
 ) -> tuple:
@@ -115,7 +121,7 @@ def named_detectors(
         'dict with a name for each, such as {"chat": det1, "mail": det2}')
     return names, dets
 
-# %% ../nbs/36_identification.ipynb #c024
+# %% ../nbs/36_identification.ipynb #c026
 def identify(
     texts:str|list, # one text, or many
     detectors:list|dict, # detectors, or names for them

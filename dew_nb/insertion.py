@@ -54,7 +54,7 @@ def __call__(self:DEWLogitsProcessor, input_ids:torch.Tensor, scores:torch.Tenso
     if not full.any(): return scores
     if full.all(): return self.scheme.insert(scores, self.scheme.project(w.numpy()))
     q = self.scheme.project(w[full].numpy())
-    every = q.new_zeros(len(w), q.shape[1])
+    every = q.new_zeros(len(w), *q.shape[1:])
     every[full.to(q.device)] = q
     return self.scheme.insert(scores, every, full)
 

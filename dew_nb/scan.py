@@ -56,11 +56,14 @@ class ScanResult:
     text: str = field(repr=False) # the text itself
     key: str = '' # fingerprint of the key
     note: str = '' # what the p-values do not take into account, if anything
-    def marked(self) -> bool:
-        "Whether some passage carries the mark at level alpha"
-        return bool(self.spans)
 
 # %% ../nbs/34_scan.ipynb #c010
+@patch
+def marked(self:ScanResult) -> bool:
+    "Whether some passage carries the mark at level alpha"
+    return bool(self.spans)
+
+# %% ../nbs/34_scan.ipynb #c011
 @patch
 def to_dict(self:ScanResult) -> dict:
     "Plain numbers and strings, ready for JSON"
@@ -68,7 +71,7 @@ def to_dict(self:ScanResult) -> dict:
     d = {k: getattr(self, k) for k in names.split()}
     return d | dict(spans=[s.to_dict() for s in self.spans])
 
-# %% ../nbs/34_scan.ipynb #c011
+# %% ../nbs/34_scan.ipynb #c012
 @patch
 def to_html(self:ScanResult,
     limit:int=12_000 # characters to show
@@ -76,11 +79,11 @@ def to_html(self:ScanResult,
     "The text with its marked passages, the figures, and z along the text, as HTML"
     return scan_html(self, limit)
 
-# %% ../nbs/34_scan.ipynb #c012
+# %% ../nbs/34_scan.ipynb #c013
 @patch
 def _repr_html_(self:ScanResult): return self.to_html()
 
-# %% ../nbs/34_scan.ipynb #c014
+# %% ../nbs/34_scan.ipynb #c015
 @dataclass(frozen=True)
 class ScanOptions:
     "How to scan"
@@ -90,19 +93,29 @@ class ScanOptions:
     stride: int = 10 # windows begin at multiples of it
     replicates: int = 999 # draws for the law of the largest z; 0: Bonferroni's bound instead
     seed: int = 0 # of the draws
-    def __post_init__(self):
-        if not 0 < self.alpha < 1:
-            raise ValueError(f'alpha must be a rate between 0 and 1, got {self.alpha!r}')
-        if not 1 <= self.stride <= self.shortest <= self.longest: raise ValueError(
-            'expected 1 <= stride <= shortest <= longest, got '
-            f'stride={self.stride}, shortest={self.shortest}, longest={self.longest}')
-        if 0 < self.replicates < 99 or self.replicates < 0:
-            raise ValueError(f'replicates must be 0 or at least 99, got {self.replicates}')
-    def lengths(self, L:int) -> list:
-        "Window lengths in cells for a text of L positions"
-        return scan_lengths(L, self.shortest, self.longest, self.stride)
+    def __post_init__(self): self.check()
 
-# %% ../nbs/34_scan.ipynb #c017
+# %% ../nbs/34_scan.ipynb #c016
+@patch
+def check(self:ScanOptions):
+    "Refuse what cannot be"
+    if not 0 < self.alpha < 1:
+        raise ValueError(f'alpha must be a rate between 0 and 1, got {self.alpha!r}')
+    if not 1 <= self.stride <= self.shortest <= self.longest: raise ValueError(
+        'expected 1 <= stride <= shortest <= longest, got '
+        f'stride={self.stride}, shortest={self.shortest}, longest={self.longest}')
+    if 0 < self.replicates < 99 or self.replicates < 0:
+        raise ValueError(f'replicates must be 0 or at least 99, got {self.replicates}')
+
+# %% ../nbs/34_scan.ipynb #c018
+@patch
+def lengths(self:ScanOptions,
+    L:int # positions that count
+) -> list:
+    "Window lengths in cells for a text of L positions"
+    return scan_lengths(L, self.shortest, self.longest, self.stride)
+
+# %% ../nbs/34_scan.ipynb #c021
 @dataclass(frozen=True, eq=False)
 class Positions:
     "The positions of one text that count, as unit vectors with their scores"
@@ -112,15 +125,23 @@ class Positions:
     g: torch.Tensor # (L,) covariance with the anchor
     S: float = 0. # standardised anchor score
     var: float = 1. # variance of the anchor's
-    @property
-    def rest(self) -> torch.Tensor:
-        "(L,) scores without what the anchor explains"
-        return self.y - self.S/self.var*self.g
-    def variance(self, pairs, cov):
-        "Variance of a sum after regression on the anchor: pairs Σ K, cov Σ g"
-        return torch.maximum(pairs - cov**2/self.var, .05*pairs)
 
-# %% ../nbs/34_scan.ipynb #c018
+# %% ../nbs/34_scan.ipynb #c022
+@patch(as_prop=True)
+def rest(self:Positions) -> torch.Tensor:
+    "(L,) scores without what the anchor explains"
+    return self.y - self.S/self.var*self.g
+
+# %% ../nbs/34_scan.ipynb #c023
+@patch
+def variance(self:Positions,
+    pairs:torch.Tensor, # Σ_ij K_ij of sums of scores
+    cov:torch.Tensor # Σ_i g_i
+) -> torch.Tensor:
+    "Variance of these sums after regression on the anchor"
+    return torch.maximum(pairs - cov**2/self.var, .05*pairs)
+
+# %% ../nbs/34_scan.ipynb #c024
 @patch(cls_method=True)
 def of(cls:Positions,
     scheme, # whose mark is looked for
@@ -136,7 +157,7 @@ def of(cls:Positions,
     if (a := scheme.anchor) is None: return cls(r, u, y, torch.zeros_like(y))
     return cls(r, u, y, a.covariance(r, u).double(), a.score*rule.scale/rule.sd, a.var)
 
-# %% ../nbs/34_scan.ipynb #c023
+# %% ../nbs/34_scan.ipynb #c029
 def inverse_sds(
     P:Positions, # of a text
     kernel, # of the rule
@@ -150,7 +171,7 @@ def inverse_sds(
     return [P.variance(p.clamp_min(1e-9), cov[m:] - cov[:-m]).rsqrt()
             for m,p in zip(lengths, pairs)]
 
-# %% ../nbs/34_scan.ipynb #c024
+# %% ../nbs/34_scan.ipynb #c030
 def window_z(
     P:Positions, # of a text
     inv:list, # from `inverse_sds`
@@ -161,7 +182,7 @@ def window_z(
     sums = pad(cell_sums(P.rest, stride).cumsum(0), (1, 0))
     return [((sums[m:] - sums[:-m])*s).cpu().numpy() for m,s in zip(lengths, inv)]
 
-# %% ../nbs/34_scan.ipynb #c027
+# %% ../nbs/34_scan.ipynb #c033
 def text_seed(
     seed:int, # of the scan
     ids:np.ndarray # (T,) tokens of the text
@@ -170,7 +191,7 @@ def text_seed(
     b = f'{seed}:'.encode() + np.asarray(ids, np.int64).tobytes()
     return int.from_bytes(hashlib.sha256(b).digest()[:7], 'big')
 
-# %% ../nbs/34_scan.ipynb #c029
+# %% ../nbs/34_scan.ipynb #c035
 def scan_null(
     scheme, # whose mark is looked for
     P:Positions, # of a text
@@ -188,7 +209,7 @@ def scan_null(
     cells -= cell_sums(P.g, stride).float()[:,None]*(S/P.var)
     return ScanNull(counts, hcap, largest(cells, inv, hcap, lengths).double().cpu().numpy())
 
-# %% ../nbs/34_scan.ipynb #c032
+# %% ../nbs/34_scan.ipynb #c038
 @dataclass(frozen=True, eq=False)
 class ScoredWindows:
     "All windows of one text, length after length"
@@ -198,12 +219,14 @@ class ScoredWindows:
     end: np.ndarray # (W,) last position + 1
     curves: dict # window length -> (first positions, z)
     null: ScanNull # law of the largest t
-    @property
-    def p_value(self) -> np.ndarray:
-        "(W,) corrected p-values"
-        return self.null.p_value(self.t)
 
-# %% ../nbs/34_scan.ipynb #c033
+# %% ../nbs/34_scan.ipynb #c039
+@patch(as_prop=True)
+def p_value(self:ScoredWindows) -> np.ndarray:
+    "(W,) corrected p-values"
+    return self.null.p_value(self.t)
+
+# %% ../nbs/34_scan.ipynb #c040
 @patch(cls_method=True)
 def of(cls:ScoredWindows,
     scheme, # whose mark is looked for
@@ -219,10 +242,10 @@ def of(cls:ScoredWindows,
     first = [np.arange(len(x))*stride for x in z]
     end = [np.minimum(a + m*stride, L) for a,m in zip(first, lengths)]
     curves = {min(m*stride, L): (a, x) for m,a,x in zip(lengths, first, z)}
-    join, flat = np.concatenate, np.concatenate(z)
-    return cls(flat, flat - np.repeat(null.handicap, null.counts), join(first), join(end), curves, null)
+    z, first, end = (np.concatenate(x) for x in (z, first, end))
+    return cls(z, z - np.repeat(null.handicap, null.counts), first, end, curves, null)
 
-# %% ../nbs/34_scan.ipynb #c036
+# %% ../nbs/34_scan.ipynb #c043
 def best_windows(
     t:np.ndarray, # (W,) handicapped z
     first:np.ndarray, # (W,) first positions
@@ -237,7 +260,7 @@ def best_windows(
         free &= (end <= first[i]) | (first >= end[i])
     return out
 
-# %% ../nbs/34_scan.ipynb #c039
+# %% ../nbs/34_scan.ipynb #c046
 def join_windows(
     windows:list, # from `best_windows`
     t:np.ndarray, # (W,) handicapped z
@@ -252,7 +275,7 @@ def join_windows(
         else: joined.append((first, end, i))
     return joined
 
-# %% ../nbs/34_scan.ipynb #c041
+# %% ../nbs/34_scan.ipynb #c048
 def make_span(
     rule, # of the scheme
     doc, # a `Document`
@@ -269,7 +292,7 @@ def make_span(
     return Span(int(doc.offsets[first, 0]), int(doc.offsets[last, 1]), (first, last+1),
                 float(P.y[at].mean())*rule.sd, z, p, j-i)
 
-# %% ../nbs/34_scan.ipynb #c044
+# %% ../nbs/34_scan.ipynb #c051
 def scan_note(
     detector # that scans
 ) -> str:
@@ -281,7 +304,7 @@ def scan_note(
         start + f'scan does not use null={detector.config.null!r} of the configuration')
     return ''
 
-# %% ../nbs/34_scan.ipynb #c046
+# %% ../nbs/34_scan.ipynb #c053
 @torch.no_grad()
 def scan_document(
     detector, # a `Detector`
@@ -303,27 +326,32 @@ def scan_document(
     return ScanResult(spans, float(p[best]), float(w.z[best]), float(w.z[-1]), curves=w.curves,
                       null=w.null, **common)
 
-# %% ../nbs/34_scan.ipynb #c049
+# %% ../nbs/34_scan.ipynb #c056
 def scan_iter(
     detector, # a `Detector`
     texts, # any iterable of strings
     alpha:float=0.01, # false alarms to accept, per text
-    **kwargs # shortest, longest, stride, replicates, seed of `ScanOptions`
+    shortest:int=50, # positions in the shortest window
+    longest:int=2048, # positions in the longest window, the whole text apart
+    stride:int=10, # windows begin at multiples of it
+    replicates:int=999, # draws for the law of the largest z; 0: Bonferroni's bound instead
+    seed:int=0 # of the draws
 ):
     "Scans one by one, in order; memory stays bounded"
-    options, contexts = ScanOptions(alpha, **kwargs), detector.scheme.contexts
+    options = ScanOptions(alpha, shortest, longest, stride, replicates, seed)
+    contexts = detector.scheme.contexts
     for docs in detector.reader.groups(texts):
         cut, c = np.cumsum([0] + [len(d) for d in docs]), torch.zeros(0, 1)
         if cut[-1]: c = contexts.encode(np.concatenate([d.windows for d in docs]))
         for d,i,j in zip(docs, cut, cut[1:]): yield scan_document(detector, d, c[i:j], options)
 
-# %% ../nbs/34_scan.ipynb #c050
+# %% ../nbs/34_scan.ipynb #c057
 def scan(
     detector, # a `Detector`
     texts:str|list, # one text, or many
     alpha:float=0.01, # false alarms to accept, per text
     progress:bool|None=None, # a progress bar; None: for more than 20 texts
-    **kwargs # shortest, longest, stride, replicates, seed of `ScanOptions`
+    **kwargs # for `scan_iter`: shortest, longest, stride, replicates, seed
 ) -> ScanResult|list:
     "Find marked passages (p-values of the null over keys; a calibration is not used)"
     check_one_or_many(texts, 'scan')

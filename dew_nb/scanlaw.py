@@ -143,14 +143,20 @@ class FullKeys:
     ):
         self.kernel = kernel
         self.G = torch.randn(B, w, w_C, generator=generator, device=generator.device)
-    def scores(self, r, c):
-        "(L, B) standardised scores of positions"
-        return self.kernel.standard_scores(torch.einsum('lw,bwv,lv->lb', r, self.G, c))
-    def linear(self, A):
-        "(B,) products of each matrix with a matrix A, of the anchor"
-        return torch.einsum('wv,bwv->b', A, self.G)
 
-# %% ../nbs/33_scanlaw.ipynb #c033
+# %% ../nbs/33_scanlaw.ipynb #c031
+@patch
+def scores(self:FullKeys, r, c):
+    "(L, B) standardised scores of positions"
+    return self.kernel.standard_scores(torch.einsum('lw,bwv,lv->lb', r, self.G, c))
+
+# %% ../nbs/33_scanlaw.ipynb #c032
+@patch
+def linear(self:FullKeys, A):
+    "(B,) products of each matrix with a matrix A, of the anchor"
+    return torch.einsum('wv,bwv->b', A, self.G)
+
+# %% ../nbs/33_scanlaw.ipynb #c035
 class SketchedKeys:
     "Random keys: Gaussian matrices that share directions"
     def __init__(self,
@@ -163,16 +169,22 @@ class SketchedKeys:
     ):
         normal = partial(torch.randn, generator=generator, device=generator.device)
         self.kernel, self.U, self.V, self.eps = kernel, normal(w, M), normal(w_C, M), normal(M, B)
-    def scores(self, r, c):
-        "(L, B) standardised scores of positions"
-        X = unit_rows((r @ self.U)*(c @ self.V)) @ self.eps
-        return self.kernel.standard_scores(X)
-    def linear(self, A):
-        "(B,) products of each matrix with a matrix A, of the anchor"
-        x = ((A @ self.V)*self.U).sum(0)
-        return (x @ self.eps)/x.norm()*A.norm()
 
 # %% ../nbs/33_scanlaw.ipynb #c036
+@patch
+def scores(self:SketchedKeys, r, c):
+    "(L, B) standardised scores of positions"
+    X = unit_rows((r @ self.U)*(c @ self.V)) @ self.eps
+    return self.kernel.standard_scores(X)
+
+# %% ../nbs/33_scanlaw.ipynb #c037
+@patch
+def linear(self:SketchedKeys, A):
+    "(B,) products of each matrix with a matrix A, of the anchor"
+    x = ((A @ self.V)*self.U).sum(0)
+    return (x @ self.eps)/x.norm()*A.norm()
+
+# %% ../nbs/33_scanlaw.ipynb #c040
 def draw_keys(
     kernel, # of the rule
     w:int, # width of token rows
@@ -186,7 +198,7 @@ def draw_keys(
     if not M: return FullKeys(kernel, w, w_C, B, generator)
     return SketchedKeys(kernel, w, w_C, B, generator, M)
 
-# %% ../nbs/33_scanlaw.ipynb #c039
+# %% ../nbs/33_scanlaw.ipynb #c043
 def anchor_scores(
     anchor, # the scheme's
     keys, # from `draw_keys`
@@ -200,10 +212,10 @@ def anchor_scores(
     noise = torch.randn(len(linear), generator=generator, device=r.device)
     return anchor.slope**.5*linear + rest**.5*noise
 
-# %% ../nbs/33_scanlaw.ipynb #c042
+# %% ../nbs/33_scanlaw.ipynb #c046
 SHARE = 1000                            # draws that share directions
 
-# %% ../nbs/33_scanlaw.ipynb #c043
+# %% ../nbs/33_scanlaw.ipynb #c047
 @torch.no_grad()
 def null_scores(
     r:torch.Tensor, # (L, w) unit rows
@@ -228,10 +240,10 @@ def null_scores(
     if anchor is not None: S = anchor_scores(anchor, keys, r, generator)
     return torch.cat([torch.zeros(0, B, device=r.device), *sums]), S
 
-# %% ../nbs/33_scanlaw.ipynb #c046
+# %% ../nbs/33_scanlaw.ipynb #c050
 PRIOR = .87, 100                        # slope of the tail and its weight, in draws
 
-# %% ../nbs/33_scanlaw.ipynb #c047
+# %% ../nbs/33_scanlaw.ipynb #c051
 @dataclass(frozen=True, eq=False)
 class ScanNull:
     "Law of the largest handicapped z among all windows of one text that has no mark"
@@ -242,16 +254,21 @@ class ScanNull:
     def rare(self) -> np.ndarray:
         "(B,) bounds of the draws, the rarest first"
         return np.sort(self.bound(self.draws))
-    @cached_property
-    def slope(self) -> float:
-        "Exponent of the tail: Hill's estimator on the upper tenth of the draws, with a prior"
-        e, k, (prior, weight) = self.rare, len(self.draws)//10, PRIOR
-        hill = np.log(e[k]/np.maximum(e[:k], 1e-300)).sum() if k else 0.
-        return float(min(1., (k + weight)/(hill + weight/prior)))
-    def __repr__(self): return (f'ScanNull({int(self.counts.sum())} windows, '
-                                f'{len(self.draws)} draws, slope={self.slope:.2f})')
 
-# %% ../nbs/33_scanlaw.ipynb #c048
+# %% ../nbs/33_scanlaw.ipynb #c052
+@patch(as_prop=True)
+def slope(self:ScanNull) -> float:
+    "Exponent of the tail: Hill's estimator on the upper tenth of the draws, with a prior"
+    e, k, (prior, weight) = self.rare, len(self.draws)//10, PRIOR
+    hill = np.log(e[k]/np.maximum(e[:k], 1e-300)).sum() if k else 0.
+    return float(min(1., (k + weight)/(hill + weight/prior)))
+
+# %% ../nbs/33_scanlaw.ipynb #c053
+@patch
+def __repr__(self:ScanNull): return (
+    f'ScanNull({int(self.counts.sum())} windows, {len(self.draws)} draws, slope={self.slope:.2f})')
+
+# %% ../nbs/33_scanlaw.ipynb #c054
 @patch
 def bound(self:ScanNull,
     t # (…) handicapped z
@@ -260,7 +277,7 @@ def bound(self:ScanNull,
     t = np.asarray(t, float)
     return (stats.norm.sf(t[..., None] + self.handicap)*self.counts).sum(-1)
 
-# %% ../nbs/33_scanlaw.ipynb #c050
+# %% ../nbs/33_scanlaw.ipynb #c056
 @patch
 def p_value(self:ScanNull,
     t # (…) handicapped z
@@ -273,7 +290,7 @@ def p_value(self:ScanNull,
     tail = (k+1)/(B+1)*np.minimum(E/start, 1)**self.slope
     return np.minimum(np.where(E < start, tail, rank), E)
 
-# %% ../nbs/33_scanlaw.ipynb #c052
+# %% ../nbs/33_scanlaw.ipynb #c058
 @patch
 def threshold(self:ScanNull,
     alpha:float=0.01 # false alarms to accept, per text

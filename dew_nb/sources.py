@@ -96,8 +96,9 @@ def encode(self:Reference,
     what = self.windows.tobytes() + repr((self.windows.shape, tag)).encode()
     path = cache_dir()/f'contexts-{hashlib.sha256(what).hexdigest()[:32]}.safetensors'
     def make():
+        few = progress is None and len(self) <= chunk
         bar = tqdm(range(0, len(self), chunk), desc='reference contexts',
-                   disable=progress is False)
+                   disable=few or progress is False)
         return torch.cat([contexts.encode(self.windows[i:i+chunk], transformed=False).cpu()
                           for i in bar])
     return replace(self, vectors=cached_tensor(path, make))

@@ -4,7 +4,9 @@ import math
 import numpy as np
 import pytest
 
-from dew_nb import DEW, DEWConfig, SecretKey, load_host
+from dew_nb import DEW, DEWConfig, SecretKey, identify, load_host
+from dew_nb.detection import measure
+from dew_nb.scan import ScanOptions, scan_document
 
 
 class Quick:
@@ -18,21 +20,45 @@ class Quick:
 
 
 @pytest.fixture(scope='module')
-def detector():
+def scheme():
     key = SecretKey(b'an example key: never use this one')
-    return DEW.build(load_host(), Quick(), key, DEWConfig(k=3), progress=False).detector()
+    return DEW.build(load_host(), Quick(), key, DEWConfig(k=3), progress=False)
 
 
-def test_megabyte(detector, monkeypatch):
+@pytest.fixture(scope='module')
+def detector(scheme): return scheme.detector()
+
+
+@pytest.fixture
+def encoded(monkeypatch):
+    "How many windows each call of the encoder gets"
     import dew_nb.detection as d
-    sizes, old = [], detector._contexts                         # vectors are held for a piece at a time
-    monkeypatch.setattr(detector, '_contexts', lambda w: (sizes.append(len(w)), old(w))[1])
+    sizes, old = [], d._contexts
+    monkeypatch.setattr(d, '_contexts', lambda s, w: (sizes.append(len(w)), old(s, w))[1])
+    return sizes
+
+
+def set_long(monkeypatch, n):
+    "Texts of more than n positions go in pieces of n"
+    import dew_nb.detection, dew_nb.text
+    for m in (dew_nb.detection, dew_nb.text): monkeypatch.setattr(m, 'LONG', n)
+
+
+def long_text(seed=2):
+    "4,000 words of 500"
+    rng = np.random.default_rng(seed)
+    words = [''.join(chr(97+c) for c in rng.integers(0, 26, 4)) for _ in range(500)]
+    return ' '.join(rng.choice(words, 4000))
+
+
+def test_megabyte(detector, encoded):
+    from dew_nb.text import LONG
     rng = np.random.default_rng(0)
     words = ['harbour', 'river', 'old', 'the', 'of', 'a', 'morning', 'paper', 'was', 'blue', 'seven', 'and', 'city', 'never', 'bread']
     text = ' '.join(rng.choice(words, 185_000))
     assert len(text) > 900_000
     r = detector.detect(text)
-    assert sum(sizes) > 150_000 and max(sizes) <= d._PIECE
+    assert sum(encoded) > 150_000 and max(encoded) <= LONG        # vectors are held for a piece at a time
     assert r.n_tokens > 150_000 and 0 < r.n_scored <= r.n_tokens and math.isfinite(r.z) and 0 < r.p_value <= 1
     assert r.n_scored < 60_000                                  # repeated pairs count once: 15 words make 15**4 pairs at most
     assert '<span' in r.to_html() and len(r.to_html()) < 2_000_000
@@ -40,30 +66,77 @@ def test_megabyte(detector, monkeypatch):
 
 def test_long_and_short_form_agree(detector, monkeypatch):
     "Above a length the pairwise sum takes a linear form; near the border both give about the same z"
-    import dew_nb.detection as d
+    import dew_nb.keynull as k
     rng = np.random.default_rng(1)
     text = ' '.join(''.join(chr(97+c) for c in rng.integers(0, 26, 5)) for _ in range(400))
     exact = detector.detect(text)
-    monkeypatch.setattr(d, '_EXACT', 10)
+    monkeypatch.setattr(k, 'EXACT', 10)
     linear = detector.detect(text)
     assert exact.score == pytest.approx(linear.score) and exact.z == pytest.approx(linear.z, rel=.05, abs=.05)
 
 
-def test_very_long_text_in_pieces(detector, monkeypatch):
+def test_very_long_text_in_pieces(detector, encoded, monkeypatch):
     "A text that goes in pieces gets the numbers of one that goes at once, also between others"
-    import dew_nb.detection as d
-    rng = np.random.default_rng(2)
-    words = [''.join(chr(97+c) for c in rng.integers(0, 26, 4)) for _ in range(500)]
-    long = ' '.join(rng.choice(words, 4000))
-    texts = [TEXTS[0], long, '', TEXTS[4]]
-    monkeypatch.setattr(d, '_EXACT', 4000)
-    whole, pieces = detector.detect(texts), []
+    import dew_nb.keynull as k
+    texts = [TEXTS[0], long_text(), '', TEXTS[4]]
+    monkeypatch.setattr(k, 'EXACT', 4000)
+    whole = detector.detect(texts)
     assert whole[1].n_scored > 4000
-    monkeypatch.setattr(d, '_PIECE', 1000)
-    old = detector._contexts
-    monkeypatch.setattr(detector, '_contexts', lambda w: (pieces.append(len(w)), old(w))[1])
+    set_long(monkeypatch, 1000)
+    encoded.clear()
     agree(detector.detect(texts), whole, eps=1e-4)
-    assert len(pieces) > 4 and max(pieces) <= 1000
+    assert len(encoded) > 4 and max(encoded) <= 1000
+
+
+def test_measure_in_pieces(scheme, encoded, monkeypatch):
+    "Several schemes on shared contexts: a long text in pieces, at once, and each scheme alone"
+    import dew_nb.keynull as k
+    monkeypatch.setattr(k, 'EXACT', 4000)
+    schemes = [scheme, scheme.rekey(SecretKey(b'another key, also only for show'))]
+    docs = list(scheme.detector().reader.read([long_text(3)]))
+    whole = [m.evidence() for m in measure(schemes, docs)]
+    alone = [measure([s], docs)[0].evidence() for s in schemes]
+    set_long(monkeypatch, 1000)
+    encoded.clear()
+    pieces = [m.evidence() for m in measure(schemes, docs)]
+    assert len(encoded) > 4 and max(encoded) <= 1000 and sum(encoded) == len(docs[0])   # once for both
+    for x,y,z in zip(whole, alone, pieces):
+        for o in (y, z):
+            np.testing.assert_allclose(o.scores, x.scores, atol=1e-5)
+            np.testing.assert_allclose(o.cov, x.cov, atol=1e-3)
+            assert o.mean == pytest.approx(x.mean, abs=1e-6) and o.pairs == pytest.approx(x.pairs, rel=1e-4)
+
+
+def test_identify_very_long_text(scheme, encoded, monkeypatch):
+    "identify goes through a very long text in pieces, too, and encodes them once for all keys"
+    import dew_nb.keynull as k
+    monkeypatch.setattr(k, 'EXACT', 4000)
+    dets = [scheme.detector(), scheme.rekey(SecretKey(b'another key, also only for show')).detector()]
+    texts = [TEXTS[0], long_text(), '']
+    whole = identify(texts, dets)
+    set_long(monkeypatch, 1000)
+    encoded.clear()
+    pieces = identify(texts, dets)
+    assert max(encoded) <= 1000 and sum(encoded) == sum(len(d) for d in dets[0].reader.stream(texts))
+    for x,y in zip(pieces, whole): agree(x.results, y.results, eps=1e-4)
+
+
+def test_scans_of_human_texts(scheme):
+    "Movie reviews, and keys that have nothing to do with them: p-values of scans are uniform"
+    from scipy import stats
+    from dew_nb.evaluation.corpora import movie_reviews
+    reader = scheme.detector().reader
+    docs = list(reader.stream([' '.join(t.split()[:150]) for t in movie_reviews()[100:112]]))
+    contexts = [scheme.contexts.encode(d.windows) for d in docs]
+    few, p, alarms = scheme.narrow(np.concatenate([d.ids for d in docs])), [], []
+    for i in range(10):
+        det = few.rekey(SecretKey((1000+i).to_bytes(16, 'big'))).detector()
+        scans = [scan_document(det, d, c, ScanOptions(.1, replicates=199, seed=i)) for d,c in zip(docs, contexts)]
+        p += [r.p_value for r in scans]
+        alarms += [len(r.spans) > 0 for r in scans]
+    ci = stats.binomtest(int(sum(alarms)), len(p)).proportion_ci(.999)
+    assert np.mean(alarms) == np.mean(np.array(p) <= .1) and ci.low <= .1 <= ci.high
+    assert stats.kstest(p, 'uniform').statistic < .18               # 0.1% point for 120 independent ones
 
 
 def test_no_language_model(tmp_path, monkeypatch):
@@ -76,7 +149,7 @@ def test_no_language_model(tmp_path, monkeypatch):
     for f in ('load_host', '_read_tokenizer', '_read_table'): monkeypatch.setattr(h, f, no)
     again = type(det).load(path, encoder=Quick())
     agree(again.detect(TEXTS), det.detect(TEXTS))
-    assert again.scheme.host is None and not again.scheme.parts
+    assert again.scheme.host is None and again.scheme.blueprint is None
 
 
 def test_stream_is_lazy(detector):
@@ -87,9 +160,10 @@ def test_stream_is_lazy(detector):
             seen.append(i)
             yield f'text number {i} of a long stream of little texts'
     it = detector.detect_iter(texts())
-    detector.max_windows, old = 100, detector.max_windows
+    reader = detector.reader
+    reader.max_windows, old = 100, reader.max_windows
     first = next(it)
-    detector.max_windows = old
+    reader.max_windows = old
     assert first.text.startswith('text number 0') and len(seen) < 300
 
 
@@ -116,9 +190,9 @@ def one_and_many(det):
     for order in (range(len(TEXTS)), rng.permutation(len(TEXTS)), rng.integers(0, len(TEXTS), 40)):
         texts = [TEXTS[i] for i in order]
         agree(det.detect(texts), [singles[t] for t in texts])
-    old, det.max_windows = det.max_windows, 7
+    old, det.reader.max_windows = det.reader.max_windows, 7
     agree(det.detect(TEXTS), list(singles.values()))
-    det.max_windows = old
+    det.reader.max_windows = old
     return list(singles.values())
 
 
@@ -144,11 +218,11 @@ def test_recorded_shapes_and_plain_encoder_agree():
 
 def test_windows_are_those_of_each_text(detector):
     "Found on joined ids, but as for each text alone"
-    from dew_nb.context import text_windows
+    from dew_nb.windows import text_windows
     c = detector.scheme.contexts
-    for d in detector._stream(TEXTS):
+    for d in detector.reader.stream(TEXTS):
         w, pos = text_windows(d.ids, 3, c.special)
-        live = detector.alive[d.ids[pos]]
+        live = detector.reader.alive[d.ids[pos]]
         assert (d.windows == w[live]).all() and (d.pos == pos[live]).all()
         pairs = [(*a, b) for a,b in zip(d.windows.tolist(), d.ids[d.pos].tolist())]
         assert d.first.tolist() == [p not in pairs[:i] for i,p in enumerate(pairs)]
@@ -157,9 +231,8 @@ def test_windows_are_those_of_each_text(detector):
 def test_not_finite(detector, monkeypatch):
     "An encoder that fails on a text is not taken for a score"
     enc = detector.scheme.contexts.encoder
-    f = 'encode_tensor' if hasattr(enc, 'encode_tensor') else 'encode'
-    old = getattr(enc, f)
-    monkeypatch.setattr(enc, f, lambda t: old(t)*float('nan'))
+    old = enc.encode
+    monkeypatch.setattr(enc, 'encode', lambda texts: old(texts)*float('nan'))
     with pytest.raises(ValueError, match='not finite'): detector.detect('a window that no other test has, with a zebra in it')
 
 
@@ -168,12 +241,12 @@ def test_memory_is_bounded(detector):
     import tracemalloc
     rng = np.random.default_rng(0)
     words = np.array([''.join(chr(97+c) for c in rng.integers(0, 26, 5)) for _ in range(3000)])
-    old, detector.max_windows = detector.max_windows, 2000
+    old, detector.reader.max_windows = detector.reader.max_windows, 2000
     peak = {}
     for n in (1, 500, 2000):                                    # the first fills the memo of token texts
         tracemalloc.start()
         for r in detector.detect_iter(' '.join(rng.choice(words, 30 if n > 1 else 3000)) for _ in range(n)): assert r.n_scored
         peak[n] = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-    detector.max_windows = old
+    detector.reader.max_windows = old
     assert peak[2000] < 1.25*peak[500] < 50e6

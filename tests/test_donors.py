@@ -8,11 +8,12 @@ import pytest
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from dew_nb import borrowed, donors, neighbours
+from dew_nb import borrowed, donors, neighbours, scheme
 from dew_nb.assets import ASSETS, asset_path, cache_dir
 from dew_nb.borrowed import agnostic_scheme, donor_scheme
 from dew_nb.donors import KINDS, donor_embeddings, donor_map, donor_tokenizer, explain_tokens, token_texts
 from dew_nb.hosts import Host, load_host
+from dew_nb.sources import reference_texts
 
 HAS_GEMMA = (cache_dir()/ASSETS['gemma3-270m'].folder/'manifest.json').is_file()
 needs_gemma = pytest.mark.skipif(not HAS_GEMMA, reason="gemma3-270m is not in the cache; load_host('gemma3-270m') puts it there")
@@ -376,50 +377,3 @@ def test_detectors_say_whose_tokens_they_have(smol, words, tmp_path):
         for d in (det, back):
             assert f"host='{host}', donor='minilm-words'" in repr(d)
             assert (d.meta['tokenizer_digest'], d.meta['donor_tokenizer_digest']) == (tok.tokenizer_digest, words.tokenizer_digest)
-
-
-# --- the study's script
-
-@pytest.fixture
-def study(monkeypatch, smol):
-    "Runs the script in this process, with a fast encoder; what it prints comes from `capsys`"
-    import importlib, sys
-    tools = Path(__file__).parent.parent/'tools'
-    monkeypatch.syspath_prepend(str(tools))
-    m = importlib.import_module('study_donors')
-    monkeypatch.setattr(m, 'load_host', lambda *a, **k: smol)
-    monkeypatch.setattr(m, 'load_encoder', lambda *a, **k: Letters())
-    def run(*args):
-        monkeypatch.setattr(sys, 'argv', ['study_donors.py', *map(str, args)])
-        m.main()
-    return run
-
-def test_the_study_in_small(study, tmp_path, capsys):
-    "SmolLM2 as its own donor, where all three ways to read must agree; made in parts, resumed, joined"
-    import gzip
-    import pandas as pd
-    few = ['--work', tmp_path, '--hosts', 'smollm2-135m', '--texts', 3, '--tokens', 12, '--seeds', 2,
-           '--attacks', 'none', 'deletion30']
-    study('texts', *few, '--encoders', 'none')
-    study('texts', 'attacks', *few, '--encoders', 'letters')
-    with pytest.raises(SystemExit, match=r"smollm2-135m none: 3 texts .*\('none', 0, 'deletion30', 0\)"):
-        study('scores', *few, '--encoders', 'letters')          # half of the unmarked texts would be no comparison
-    study('attacks', *few, '--encoders', 'none')
-    study('scores', *few, '--encoders', 'letters')
-    with pytest.raises(SystemExit, match='of other options'):
-        study('merge', *few, '--encoders', 'letters', '--attacks', 'none', '--out', tmp_path/'out')
-    assert capsys.readouterr().out.count('written') == 6
-    study('texts', 'attacks', 'scores', 'merge', *few, '--encoders', 'none', 'letters', '--keep', 1,
-          '--out', tmp_path/'out')
-    assert ' s: ' not in capsys.readouterr().out                # all of it was there
-    D = pd.read_parquet(tmp_path/'out'/'donors_calibrated_scores.parquet')
-    assert len(D) == 3*(2*2*2*3 + 2*2*3)                        # views x (keys, attacks, seeds, texts; own key alone)
-    assert (D[D['marked']]['key'] == D[D['marked']]['seed']).all()
-    U = D[~D['marked']].set_index(['key', 'seed', 'attack', 'i', 'table', 'reader'])['z'].unstack(['table', 'reader'])
-    np.testing.assert_allclose(U['donor', 'host'], U['native', 'host'], atol=.1)
-    np.testing.assert_allclose(U['donor', 'donor'], U['native', 'host'], atol=.01)
-    kept = [json.loads(l) for l in gzip.open(tmp_path/'out'/'donors_calibrated_texts.jsonl.gz', 'rt')]
-    assert sum(x['attack'] == 'none' for x in kept) == 12 and sum(x['attack'] != 'none' for x in kept) == 4
-    info = json.loads((tmp_path/'out'/'donors_calibrated.json').read_text())
-    assert list(info['encoders']) == ['letters']
-    assert info['coverage']['smollm2-135m']['one'] > .99 and str(tmp_path) not in json.dumps(info)

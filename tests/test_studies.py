@@ -1,154 +1,198 @@
-"tools/run_studies.py with toy jobs: order, limits, the time limit, going on after a kill, failures, packing and restoring"
-import json, os, signal, subprocess, sys, time
+"nbs/studies: the Makefile with toy commands (order, limits, going on, failures, packing), and files that scripts make of results"
+import importlib.util, json, os, signal, subprocess, sys, time
 from pathlib import Path
 
 import pytest
-import run_studies
-from run_studies import Job, Runner, restore, save_raw, shrink
 
-TOOL = Path(run_studies.__file__)
-# A job that writes when it began and ended, and counts how many run beside it
-WORKER = '''import os, sys, time
-name, seconds = sys.argv[1], float(sys.argv[2])
-with open('events', 'a') as f: f.write(f'+{name}\\n')
-time.sleep(seconds)
-with open('events', 'a') as f: f.write(f'-{name}\\n')
-'''
-# One that goes on where it stopped: ten steps of a tenth of a second
-STEPS = '''import time
-from pathlib import Path
-p = Path('steps')
-while (n := len(p.read_text()) if p.exists() else 0) < 10:
-    time.sleep(.1)
-    p.write_text('x'*(n + 1))
+STUDIES = Path(__file__).parent.parent/'nbs'/'studies'
+# Stands for Python and dew_eval: writes when it began and ended, what it was asked, and a file under --out
+STUB = '''#!/bin/sh
+what=$(basename "$1")
+what=${what%%.*}
+echo "+$what" >> events
+sleep ${STUB_SECONDS:-0}
+case " $STUB_FAILS " in *" $what "*) echo no such model; exit 1;; esac
+script=$1
+while [ $# -gt 0 ]; do [ "$1" = --out ] && out=$2; all="$all $1"; shift; done
+case "$script" in */studies/*.py) mkdir -p "$out"; echo "$all" > "$out/$what.json";; esac
+echo "-$what" >> events
 '''
 
-def job(name, seconds=.2, **kw): return Job(name, ['{python}', '-S', '-c', WORKER, name, str(seconds)], **kw)
-def events(work): return (work/'events').read_text().split()
-def runner(jobs, work, workers=2, minutes=.5, **kw): return Runner(jobs, work, workers, minutes, grace=1., **kw)
-def alive(pid):
-    try: return 'Z' not in Path(f'/proc/{pid}/stat').read_text().rsplit(')', 1)[1].split()[0]
-    except OSError: return False
-def until(f, seconds=5.):
-    end = time.time() + seconds
-    while not f() and time.time() < end: time.sleep(.02)
-    return f()
+@pytest.fixture
+def make(tmp_path):
+    "A call of make with the stub in place of all commands"
+    stub = tmp_path/'stub'
+    stub.write_text(STUB)
+    stub.chmod(0o755)
+    for x in ('en-fr', 'fr-en'): (tmp_path/'models'/f'opus-mt-{x}-int8').mkdir(parents=True)
+    def run(*args, start=False, **env):
+        cmd = ['make', '-f', str(STUDIES/'Makefile'), f'WORK={tmp_path/"work"}', f'PYTHON={stub}', f'EVAL={stub}', 'COPIES=1 2', *args]
+        env = {k: v for k, v in os.environ.items() if not k.startswith('MAKE')} | dict(DEW_MODELS=str(tmp_path/'models')) | env
+        kw = dict(cwd=tmp_path, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        return subprocess.Popen(cmd, **kw) if start else subprocess.run(cmd, **kw)
+    run.events = lambda: (tmp_path/'events').read_text().split() if (tmp_path/'events').exists() else []
+    run.work = tmp_path/'work'
+    return run
 
-def test_order_needs_and_limits(tmp_path):
-    jobs = [job('a', .5, copies=2), job('b', needs=['a']), job('c'), job('d')]
-    assert runner(jobs, tmp_path, workers=3).run() == 0
-    ev = events(tmp_path)
-    assert sorted([e for e in ev if e[0] == '+'][:3]) == ['+a', '+a', '+c']                 # two copies of the first, then the next that may start
-    assert ev.index('+b') > ev.index('-a') and ev.count('+b') == ev.count('+d') == 1
+def test_order_needs_and_limits(make):
+    r = make('-j3', STUB_SECONDS='.05')
+    assert r.returncode == 0, r.stdout
+    ev = make.events()
+    first = {x: ev.index(f'+{x}') for x in ('main', 'donors', 'scan')}
+    assert ev[0] == '+models' and ev.index('-models') < min(first.values())
+    assert ev.count('+main') == ev.count('+strength') == 2                          # two processes share a study
+    assert ev.count('+donors') == 3 and [x for x in ev if x.endswith('donors')][-2:] == ['+donors', '-donors']   # the script, last
     now, most = 0, 0
-    for e in ev: now += 1 if e[0] == '+' else -1; most = max(most, now)
+    for e in ev:
+        now += 1 if e[0] == '+' else -1
+        most = max(most, now)
     assert 2 <= most <= 3
+    asked = (make.work/'data'/'donors.json').read_text().split()
+    assert asked[1:] == ['--results', str(make.work/'donors'), '--out', str(make.work/'part'/'donors')]
 
-def test_what_is_done_is_not_done_again_unless_its_input_changes(tmp_path):
-    (tmp_path/'study.toml').write_text('n = 1')
-    j = job('a', 0, inputs=['study.toml'])
-    for text,times in (('n = 1', 1), ('n = 1', 1), ('n = 2', 2)):
-        (tmp_path/'study.toml').write_text(text)
-        assert runner([j], tmp_path).run() == 0
-        assert events(tmp_path).count('+a') == times
+def test_what_is_done_is_not_done_again_unless_its_file_changes(make):
+    assert make('main', 'TINY=1').returncode == 0
+    n = len(make.events())
+    assert make('main', 'TINY=1').returncode == 0 and len(make.events()) == n
+    toml = make.work/'toml'/'main.toml'
+    later = time.time() + 10
+    os.utime(toml, (later, later))
+    assert make('main', 'TINY=1').returncode == 0 and make.events()[n:] == ['+main', '-main']*2
 
-def test_the_time_limit_stops_children_even_deaf_ones(tmp_path):
-    deaf = Job('deaf', ['{python}', '-S', '-c', 'import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); '
-                        'open("pid", "w").write(str(os.getpid())); time.sleep(60)'])
-    t = time.time()
-    assert runner([deaf, job('next', needs=['deaf'])], tmp_path, minutes=.7/60).run() == 3
-    assert time.time() - t < 5 and not alive((tmp_path/'pid').read_text())
-    assert not (tmp_path/'events').exists()
+def test_a_failure_is_said_and_tried_again_and_the_others_go_on(make):
+    r = make('-k', 'main', 'donors', 'scan', STUB_FAILS='donors')
+    assert r.returncode == 2 and 'no such model' in r.stdout
+    assert '-scan' in make.events() and not (make.work/'data'/'donors.json').exists()
+    assert make('donors').returncode == 0 and (make.work/'data'/'donors.json').exists()
 
-def test_a_failure_is_reported_and_tried_again_at_the_next_start(tmp_path, capsys):
-    bad = Job('bad', ['{python}', '-S', '-c', 'import os, sys; print("no such model"); sys.exit(0 if os.path.exists("fixed") else 7)'])
-    jobs = [bad, job('after', 0, needs=['bad']), job('other', 0)]
-    assert runner(jobs, tmp_path).run() == 1
-    said = capsys.readouterr().out
-    assert 'FAILED bad (status 7)' in said and 'no such model' in said and 'left to do: after' in said
-    assert events(tmp_path) == ['+other', '-other']
-    (tmp_path/'fixed').touch()
-    assert runner(jobs, tmp_path).run() == 0
-    assert events(tmp_path)[2:] == ['+after', '-after']
+def test_translation_is_asked_for_first(make, tmp_path):
+    r = make('-k', 'ablation', 'main', DEW_MODELS=str(tmp_path/'nowhere'))
+    assert r.returncode == 2 and 'opus-mt-en-fr-int8' in r.stdout
+    assert '+ablation' not in make.events() and make.events().count('-main') == 2
 
-def test_a_copy_that_fails_leaves_the_work_to_the_others(tmp_path):
-    code = 'import os, sys, time\ntry: os.mkdir("first")\nexcept FileExistsError: sys.exit(1)\ntime.sleep(.5)'
-    assert runner([Job('a', ['{python}', '-S', '-c', code], copies=2)], tmp_path).run() == 0
+def test_it_stops_and_goes_on(make):
+    p = make('-j2', 'main', start=True, STUB_SECONDS='5')
+    end = time.time() + 5
+    while make.events().count('+models') < 1 and time.time() < end: time.sleep(.02)
+    p.send_signal(signal.SIGTERM)
+    p.communicate(timeout=4)
+    assert p.returncode and not list((make.work/'done').glob('*'))
+    assert make('main').returncode == 0 and make.events().count('-main') == 2
 
-def test_a_full_gpu_is_waited_for(tmp_path, capsys):
-    code = ('import os, sys\nif not os.path.exists("third"):\n'
-            '    os.rename("second", "third") if os.path.exists("second") else open("second", "w")\n'
-            '    sys.exit("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 MiB.")')
-    jobs = [Job('a', ['{python}', '-S', '-c', code]), job('b', 0, needs=['a'])]
-    assert runner(jobs, tmp_path, pause=.3).run() == 0
-    assert capsys.readouterr().out.count('the GPU was full for a') == 2 and events(tmp_path) == ['+b', '-b']
-    (tmp_path/'third').unlink()
-    r = runner([Job('a', [*jobs[0].argv, 'other'])], tmp_path, pause=0, again=1)
-    assert r.run() == 1 and r.failed == {'a'}                                               # not for ever
+def test_finished_files_are_packed(make, tmp_path):
+    assert make('-k', 'scan', 'null_over_keys', STUB_FAILS='null_over_keys').returncode == 2
+    out = tmp_path/'out'
+    out.mkdir()
+    assert make('pack', f'OUT={out}').returncode == 0
+    assert {p.name for p in out.glob('*.json')} == {'scan.json', 'pack.json'}           # nothing half finished
 
-def test_a_share_of_the_gpu(tmp_path, monkeypatch):
-    (tmp_path/'torch').mkdir()
-    (tmp_path/'torch'/'__init__.py').write_text('from types import SimpleNamespace as N\ndef f(x): open("share", "a").write(f"{x} ")\n'
-                                                'cuda = N(set_per_process_memory_fraction=f)')
-    (tmp_path/'own.py').write_text('from near import x\nimport sys\nassert __name__ == "__main__" and x == 3\nopen("args", "a").write(str(sys.argv[1:]))')
-    (tmp_path/'near.py').write_text('x = 3')
-    monkeypatch.setattr(run_studies, 'gpu', lambda: '; GPU'); monkeypatch.setenv('PYTHONPATH', str(tmp_path))
-    jobs = [Job('script', ['{python}', str(tmp_path/'own.py'), '1', '2']),
-            Job('code', ['{python}', '-c', 'import sys\ndef f(): return sys.argv\nopen("args", "a").write(str(f()[1:]))', '3'], ['script'])]
-    assert Runner(jobs, tmp_path/'w', 5).run() == 0
-    assert (tmp_path/'w'/'args').read_text() == "['1', '2']['3']" and (tmp_path/'w'/'share').read_text() == '0.19 0.19 '
-
-@pytest.mark.skipif(not sys.platform.startswith('linux'), reason='children end with a killed parent on Linux only')
-def test_it_goes_on_after_a_kill(tmp_path):
-    code = f'import os\nopen("pid", "w").write(str(os.getpid()))\n{STEPS}'
-    (tmp_path/'jobs.json').write_text(json.dumps([dict(name='steps', argv=['{python}', '-S', '-c', code])]))
-    work = tmp_path/'work'
-    cmd = [sys.executable, '-S', str(TOOL), '--work', str(work), '--jobs', str(tmp_path/'jobs.json')]
-    p = subprocess.Popen(cmd, stdout=subprocess.DEVNULL)
-    assert until(lambda: (work/'steps').exists() and len((work/'steps').read_text()) >= 2)
-    r = subprocess.run(cmd, capture_output=True, text=True)
-    assert r.returncode == 1 and 'another run_studies.py is at work' in r.stderr
-    p.send_signal(signal.SIGKILL); p.wait()
-    pid = (work/'pid').read_text()
-    assert until(lambda: not alive(pid)), 'a child outlived its parent'
-    before = len((work/'steps').read_text())
-    r = subprocess.run(cmd, capture_output=True, text=True)
-    assert r.returncode == 0 and 'done steps' in r.stdout and 2 <= before < 10 == len((work/'steps').read_text())
-
-def test_pack_and_restore(tmp_path):
-    work, out, new = (tmp_path/n for n in ('work', 'out', 'new'))
-    write = Job('w', ['{python}', '-S', '-c', 'import os\nfor i in range(3): os.makedirs(f"e/units/texts-{i}"); '
-                      'open(f"e/units/texts-{i}/unit.json", "wb").write(os.urandom(400))\nopen("data/w.json", "w").write("1")'],
-                gives=['data/w*'])
-    half = Job('h', ['{python}', '-S', '-c', 'open("data/h.json", "w").write("1"); raise SystemExit(1)'], gives=['data/h*'])
-    r = runner([write, half], work)
-    assert r.run() == 1
-    assert run_studies.pack(r, out) == 0 and [p.name for p in out.iterdir()] == ['w.json']     # nothing half finished
-    for p in ('e/units/.tmp-texts-9-1/a', 'e/.locks/b', 'e/attacks.sqlite', 'donors/en-fr.cache', 'state/prepare.done'):
-        (work/p).parent.mkdir(parents=True, exist_ok=True); (work/p).write_text('x')
-    n, parts = save_raw(work, out/'raw', size=500)
-    assert parts > 2 and max(p.stat().st_size for p in (out/'raw').iterdir()) == 500
-    assert restore([out/'raw'], new) == (n, 0) and restore(sorted((out/'raw').iterdir()), new) == (0, n)
-    files = lambda top: {p.relative_to(top).as_posix(): p.read_bytes() for p in top.rglob('*') if p.is_file()}
-    was, now = files(work), files(new)
-    assert all(was[k] == v for k,v in now.items()) and len(now) == n
-    assert {k.split('/')[0] for k in was.keys() - now.keys()} == {'log', 'e', 'donors', 'state'}
-    assert sum('unit.json' in k for k in now) == 3 and runner([write], new).done == {'w'}
-    with pytest.raises(SystemExit, match='expected all parts'): restore(sorted((out/'raw').iterdir())[1:], new)
-
-def test_the_studies_as_jobs(tmp_path, capsys):
-    args = lambda *x: run_studies.arguments(['--work', str(tmp_path), *x])
-    jobs = {j.name: j for j in run_studies.study_jobs(args('--scale', 'tiny'))}
-    run_studies.check_jobs(list(jobs.values()))
-    assert 'domains: left out' in capsys.readouterr().out
-    assert list(jobs)[:4] == ['prepare', 'prepare-rewriting', 'prepare-more', 'main'] and list(jobs)[-1] == 'null'
-    assert jobs['donors-scores-gemma3-270m-minilm'].needs == ['donors-gemma3-270m-none', 'donors-gemma3-270m-minilm']
-    assert {j.name for j in run_studies.study_jobs(args('--only', 'main'))} == {'prepare', 'main'}
+def test_toy_sizes(make):
     tomllib = pytest.importorskip('tomllib')
-    files = list((tmp_path/'studies').glob('*.toml'))
-    assert len(files) == 6
+    assert make('TINY=1').returncode == 0
+    files = list((make.work/'toml').glob('*.toml'))
+    assert len(files) == 9
     for f in files:
         s = tomllib.loads(f.read_text(encoding='utf-8'))
         assert (s['corpus']['n'], s['generation']['tokens'], s['seeds']) == (2, 16, [0, 1])
-    with pytest.raises(SystemExit): args('--only', 'mian')
-    assert shrink('tokens = 200\nlam = [2.0, 2.5]') == 'tokens = 16\nlam = [2.0]'
+        assert all(len(x['lam']) == 1 for x in s['schemes'] if isinstance(x.get('lam'), list))
+    assert '--replicates 99' in (make.work/'data'/'scan.json').read_text()
+
+# --- what scripts make of the runner's results
+
+@pytest.fixture(scope='module')
+def tiny(tmp_path_factory):
+    "A folder with a small random model of the embedded host's vocabulary"
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from dew_nb import load_host
+    folder, tok = tmp_path_factory.mktemp('tiny'), load_host().tokenizer
+    torch.manual_seed(0)
+    size = dict(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2)
+    LlamaForCausalLM(LlamaConfig(vocab_size=len(tok), bos_token_id=1, eos_token_id=2, pad_token_id=0, **size)).save_pretrained(folder)
+    tok.save_pretrained(folder)
+    return folder
+
+def run_small(file, host, tmp_path, **changes):
+    "A shipped study at toy size, and its results; `changes` to the schemes of a kind"
+    tomllib = pytest.importorskip('tomllib')
+    from dew_nb.evaluation.runner import run_study
+    from dew_nb.evaluation.studies import Study
+    d = tomllib.loads((STUDIES/file).read_text(encoding='utf-8'))
+    d |= dict(hosts=[str(host)], encoders=['minilm'], seeds=[0, 1], unit=2)
+    d['corpus'] |= dict(source='topics', n=2)
+    d['generation'] |= dict(tokens=12, min_tokens=12)
+    d['attacks'] = [x for x in d['attacks'] if x['kind'] == 'deletion']
+    for x in d['schemes']: x.update(changes.get(x['kind'], {}))
+    run_study(Study.from_dict(d), tmp_path/'results', progress=False)
+    return tmp_path/'results'
+
+def script(name, monkeypatch, *args, results=None):
+    "Run a script of nbs/studies in this process, with results of its own or these"
+    spec = importlib.util.spec_from_file_location(f'study_{name}', STUDIES/f'{name}.py')
+    m = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(m)
+    if results is not None: m.load_results = lambda path: results
+    monkeypatch.setattr(sys, 'argv', [f'{name}.py', *map(str, args)])
+    m.main()
+
+def test_donors_in_small(tiny, tmp_path, monkeypatch):
+    "A model as its own donor, where all three ways to read must agree"
+    np, pd = pytest.importorskip('numpy'), pytest.importorskip('pandas')
+    from dew_nb.evaluation.content import read_texts
+    results = run_small('donors.toml', tiny, tmp_path, donor=dict(donor=str(tiny)))
+    script('donors', monkeypatch, '--results', results, '--keep', 1, '--out', tmp_path/'out')
+    D = pd.read_parquet(tmp_path/'out'/'donors_calibrated_scores.parquet')
+    assert len(D) == 3*(2*2*2*2 + 2*2*2)                        # views x (keys, attacks, seeds, texts; own key alone)
+    assert (D[D['marked']]['key'] == D[D['marked']]['seed']).all()
+    U = D[~D['marked']].set_index(['key', 'seed', 'attack', 'i', 'table', 'reader'])['z'].unstack(['table', 'reader'])
+    np.testing.assert_allclose(U['donor', 'host'], U['native', 'host'], atol=.1)
+    np.testing.assert_allclose(U['donor', 'donor'], U['native', 'host'], atol=.01)
+    kept = read_texts(tmp_path/'out'/'donors_calibrated_texts.jsonl.gz')
+    assert sum(x['attack'] == 'none' for x in kept) == 8 and sum(x['attack'] != 'none' for x in kept) == 4
+    assert all(x['ppl'] > 1 for x in kept if x['attack'] == 'none')
+    info = json.loads((tmp_path/'out'/'donors_calibrated.json').read_text())
+    stored = json.loads((STUDIES/'data'/'donors_calibrated.json').read_text())
+    assert info['settings'] == dict(texts=2, seeds=2, tokens=12, lam=2.5, keep=1)
+    (cover,), whole = info['coverage'].values(), stored['coverage']['smollm2-135m']
+    assert cover['one'] > .99 and cover.keys() == whole.keys() and str(tmp_path) not in json.dumps(info)
+    old = pd.read_parquet(STUDIES/'data'/'donors_calibrated_scores.parquet')
+    assert set(D.columns) == set(old.columns) and set(D['attack']) <= set(old['attack'])
+
+class Found:
+    "Results of calibrated_preset.toml, made up: 2 seeds, 3 attacks, 4 texts"
+    marks = {f'{p} lam={l}': (p, l) for p, l in (('paper', 2.0), ('paper', 2.5), ('calibrated', 2.4), ('calibrated', 2.6))}
+    study = dict(schemes={'none': ['none', {}]} | {k: ['dew', dict(preset=p, lam=l)] for k, (p, l) in marks.items()})
+    metas = [dict(versions=dict(device='a toy'))]
+    def frame(self, **cols):
+        import pandas as pd
+        rows = pd.MultiIndex.from_product(cols.values(), names=cols.keys()).to_frame(index=False)
+        return rows.assign(mean_score=.5, z=1., p_value=.2, n_scored=190, ppl=40. + rows['i'], text='a text')
+    attacks = 'none', 'deletion-0.3', 'deletion-0.5'
+    @property
+    def scores(self):
+        d = self.frame(scheme=self.marks, source=['none', *self.marks], seed=[0, 1], attack=self.attacks, i=range(4))
+        return d[(d['source'] == 'none') | (d['source'] == d['scheme'])]
+    @property
+    def under_keys(self): return self.frame(scheme=self.marks, source=['none'], seed=[0, 1], key=[0, 1], attack=self.attacks, i=range(4))
+    @property
+    def texts(self): return self.frame(source=['none', *self.marks], seed=[0, 1], attack=self.attacks, i=range(4))
+    @property
+    def quality(self): return self.frame(source=['none', *self.marks], seed=[0, 1], i=range(4))
+
+def test_stronger_marks_as_the_page_reads_them(tmp_path, monkeypatch):
+    pd = pytest.importorskip('pandas')
+    from dew_nb.evaluation.content import read_texts
+    script('calibrated_preset', monkeypatch, '--results', 'results', '--out', tmp_path, results=Found())
+    d, old = (pd.read_parquet(p/'detect_scores.parquet') for p in (tmp_path, STUDIES/'data'))
+    assert set(d.columns) == set(old.columns) and set(d['attack']) == set(old['attack'])
+    u, m = d[~d['marked']], d[d['marked']]
+    assert len(u) == 2*2*2*3*4 and len(m) == 4*2*3*4            # presets x keys x seeds x attacks x texts; marks x …
+    assert (u['lam'] == 1).all() and u['other'].notna().all() and m['p'].between(0, 1).all()
+    assert set(u['score'].astype(float).round(3)) == {.25, .208}              # at lam = 1: .5 over 2.0 and 2.4
+    marks = lambda x: set(zip(x['preset'], x['lam']))
+    assert marks(m) == marks(old[old['marked']])
+    t = read_texts(tmp_path/'detect_texts.jsonl.gz')
+    assert len(t) == 5*2*4 and t[0].keys() == read_texts(STUDIES/'data'/'detect_texts.jsonl.gz')[0].keys()
+    info, stored = (json.loads((p/'detect.json').read_text()) for p in (tmp_path, STUDIES/'data'))
+    assert {k for k in info['perplexity']} <= stored['perplexity'].keys() and len(info['perplexity']) == 5*2
+    assert info['configs'].keys() == stored['configs'].keys() and info['device'] == 'a toy'

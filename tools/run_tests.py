@@ -32,9 +32,9 @@ STEPS = {
 FIRST = 'models', 'export', 'clean', 'readme'       # before the others: short, and tasks need the models
 
 # What begins early so that it is not waited for at the end, the longest first; everything else follows by name
-LONG = ('tests/test_runner.py', 'tests/test_donors.py', 'nbs/evaluation/68_results.ipynb', 'nbs/evaluation/67_runner.ipynb', 'tests/test_commands.py',
-        'nbs/35_donors.ipynb', 'nbs/06_calibration.ipynb', 'nbs/33_scan.ipynb', 'nbs/31_detection.ipynb', 'docs', 'nbs/evaluation/54_rewriting.ipynb',
-        'nbs/evaluation/55_quality.ipynb', 'tests/test_packaging.py', 'tests/test_tools.py')
+LONG = ('tests/test_runner.py', 'tests/test_donors.py', 'nbs/evaluation/68_runner.ipynb', 'nbs/34_scan.ipynb', 'tests/test_detection.py',
+        'nbs/31_detection.ipynb', 'nbs/evaluation/60_schemes.ipynb', 'nbs/28_scheme.ipynb', 'tests/test_commands.py', 'nbs/29_insertion.ipynb',
+        'nbs/38_borrowed.ipynb', 'docs', 'nbs/evaluation/51_translation.ipynb', 'tests/test_packaging.py', 'tests/test_studies.py', 'tests/test_tools.py')
 
 # Imported once and shared by all tasks. Nothing of the project itself: each task imports that anew
 WARM = ('torch', 'transformers', 'transformers.models.llama.modeling_llama', 'transformers.models.bert.modeling_bert', 'sentence_transformers',

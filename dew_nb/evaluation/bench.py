@@ -6,22 +6,22 @@
 from __future__ import annotations
 import contextlib, gc, time
 from pathlib import Path
-from typing import Sequence
 import numpy as np
 import torch
 from fastcore.basics import patch
 from .attacks import change_report, embedding_similarity
+from .content import read_texts
 from .sampling import SeededSampler, complete
 from .kinds import chat_client, find_scheme, make_attack
 from .likelihood import perplexity
 from .quality import distinct_n, net_preference_score, repetition
-from .schemes import Chain, Human, NgramBlock
-from .units import KINDS, Unit, read_texts, stamp, write_unit
+from .schemes import Chain, Human, NgramBlock, measured, scores_under
+from .units import KINDS, Unit, stamp, write_unit
 from ..encoders import load_encoder
 from ..hosts import load_host
 
 # %% auto #0
-__all__ = ['DO', 'Bench', 'ensure_pad', 'is_full', 'measured', 'measured_under', 'do_unit']
+__all__ = ['DO', 'Bench', 'ensure_pad', 'is_full', 'do_unit']
 
 # %% ../../nbs/evaluation/67_bench.ipynb #ca65c04f
 class Bench:
@@ -236,44 +236,17 @@ def _do_attacked(unit, bench, rows):
     return {'texts.jsonl': texts} | _table(unit, rows, edit_rate=c.edit_rate,
         cosine=c.cosine, length_ratio=c.length_ratio)
 
-# %% ../../nbs/evaluation/67_bench.ipynb #85c776e3
-def measured(
-    scheme, # with `measure`, or with `score` and perhaps `p_values`
-    texts:list, # strings
-) -> dict: # column to one value a text
-    "All that a scheme says of texts"
-    if hasattr(scheme, 'measure'): columns = scheme.measure(texts)
-    else:
-        columns = dict(score=scheme.score(texts))
-        if hasattr(scheme, 'p_values'): columns['p_value'] = scheme.p_values(texts)
-    for k,v in columns.items():
-        if len(v) != len(texts): raise ValueError(
-            f'Scheme {scheme.name!r} gave {len(v)} values of {k!r} '
-            f'for {len(texts)} texts: expected one each')
-    return columns
-
 # %% ../../nbs/evaluation/67_bench.ipynb #d5eafee5
 def _do_scores(unit, bench, rows):
     texts = [r['text'] for r in rows]
     return _table(unit, rows, **measured(bench.scheme_of(unit), texts))
-
-# %% ../../nbs/evaluation/67_bench.ipynb #dd683aff
-def measured_under(
-    scheme, # with `rekey`
-    keys:Sequence[int], # seeds that name keys
-    texts:list, # strings
-) -> dict: # column to (keys, texts)
-    "What a scheme says of texts under other keys"
-    if hasattr(scheme, 'scores_under'): return scheme.scores_under(keys, texts)
-    found = [measured(scheme.rekey(k), texts) for k in keys]
-    return {c: np.stack([d[c] for d in found]) for c in found[0]}
 
 # %% ../../nbs/evaluation/67_bench.ipynb #5edea02b
 def _do_other_keys(unit, bench, rows):
     import pandas as pd
     texts, i = [r['text'] for r in rows], [r['i'] for r in rows]
     keys = unit.spec['keys']
-    under = measured_under(bench.scheme_of(unit), keys, texts)
+    under = scores_under(bench.scheme_of(unit), keys, texts)
     columns = {c: np.concatenate(list(x)) for c,x in under.items()}
     return {KINDS[unit.kind]: pd.DataFrame(
         dict(i=i*len(keys), key=np.repeat(keys, len(i))) | columns)}
@@ -314,18 +287,23 @@ DO = dict( # kind to the function that does it
     other_keys=_do_other_keys, quality=_do_quality,
     similarity=_do_similarity, preference=_do_preference)
 
+# %% ../../nbs/evaluation/67_bench.ipynb #5d1e7a90
+def _texts_of(unit, out):
+    "The rows of a unit's texts"
+    return read_texts(unit.folder(out)/'texts.jsonl')
+
 # %% ../../nbs/evaluation/67_bench.ipynb #3e360e3e
 def do_unit(
     unit:Unit, # whose parents are done
     out:Path, # a results folder
     bench:Bench, # to do it with
-    v:dict, # from `versions`
+    v:dict, # from `machine`
 ):
     "Do a unit and write it"
     t, rows = time.time(), None
-    if unit.parent: rows = read_texts(unit.parent.folder(out))
+    if unit.parent: rows = _texts_of(unit.parent, out)
     if 'to' in unit.work:
-        to = read_texts(unit.work['to'].folder(out))
+        to = _texts_of(unit.work['to'], out)
         rows = [x | dict(to=y['text']) for x,y in zip(rows, to)]
     files = DO[unit.kind](unit, bench, rows)
     files['unit.json'] = stamp(unit, v, time.time() - t)

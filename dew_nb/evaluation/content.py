@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Iterable, Iterator
 
 # %% auto #0
-__all__ = ['PACKAGES', 'content_key', 'content_seed', 'file_digest', 'check_file', 'ContentCache', 'as_cache', 'write_texts',
-           'read_lines', 'read_texts', 'device_name', 'machine', 'study_key']
+__all__ = ['PACKAGES', 'content_key', 'content_seed', 'ContentCache', 'as_cache', 'write_texts', 'read_lines', 'read_texts',
+           'device_name', 'machine', 'study_key']
 
 # %% ../../nbs/evaluation/40_content.ipynb #c003
 import torch
@@ -35,27 +35,6 @@ def content_seed(
     "A seed that depends on nothing but `parts`"
     first_64_bits = int(content_key(*parts)[:16], 16)
     return first_64_bits // 2
-
-# %% ../../nbs/evaluation/40_content.ipynb #c018
-def file_digest(
-    path:str|Path, # a file
-) -> str: # 64 hex digits
-    "SHA-256 of a file, read in blocks"
-    h = hashlib.sha256()
-    with open(path, 'rb') as f:
-        while block := f.read(2**20): h.update(block)
-    return h.hexdigest()
-
-# %% ../../nbs/evaluation/40_content.ipynb #c019
-def check_file(
-    path:Path, # a file
-    sha256:str, # the digest that it should have
-) -> Path: # the same path
-    "Refuse a file whose digest isn't the pinned one"
-    if (got := file_digest(path)) == sha256: return path
-    raise ValueError(
-        f'{path.name} is altered or incomplete: SHA-256 {got}, expected {sha256}. '
-        'Delete it where it is kept (DEW_WHEELS, or `pip cache purge`) and try again')
 
 # %% ../../nbs/evaluation/40_content.ipynb #c022
 class ContentCache:

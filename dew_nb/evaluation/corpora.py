@@ -18,9 +18,8 @@ __all__ = ['SPLITS', 'OPENERS', 'TOPICS', 'split_of', 'in_split', 'file_from_whe
 
 # %% ../../nbs/evaluation/41_corpora.ipynb #c003
 import numpy as np
-from .content import check_file, content_key, content_seed, read_lines
-from ..assets import RECIPES, Asset, Wheel, asset_path
-from ..assets import ASSETS
+from .content import content_key, content_seed, read_lines
+from ..assets import ASSETS, RECIPES, Asset, Wheel, asset_path, check_file
 
 # %% ../../nbs/evaluation/41_corpora.ipynb #c007
 SPLITS = dict(reference=.4, calibration=.3, evaluation=.3)

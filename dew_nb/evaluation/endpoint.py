@@ -29,9 +29,6 @@ class LocalServer:
         self.reply, self.delay, self.requests, self.seen_headers = reply, delay, [], []
         self.busy = self.most_busy = 0
         self.lock = threading.Lock()
-    def __exit__(self, *exc):
-        self.http.shutdown()
-        self.http.server_close()
 
 # %% ../../nbs/evaluation/45_endpoint.ipynb #912e38b4
 @patch
@@ -42,6 +39,12 @@ def __enter__(self:LocalServer):
     threading.Thread(target=serve, args=(.02,), daemon=True).start()
     self.url = f'http://127.0.0.1:{self.http.server_port}/v1'
     return self
+
+# %% ../../nbs/evaluation/45_endpoint.ipynb #hedbc1e1
+@patch
+def __exit__(self:LocalServer, *exc):
+    self.http.shutdown()
+    self.http.server_close()
 
 # %% ../../nbs/evaluation/45_endpoint.ipynb #7e5bb192
 def completion(
@@ -83,13 +86,18 @@ class ChatHandler(BaseHTTPRequestHandler):
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers['content-length'])))
         headers = {k.lower(): v for k,v in self.headers.items()}
-        status, more, text = self.server.local.respond(body, headers)
-        try:
-            self.send_response(status)
-            for k,v in more.items(): self.send_header(k, v)
-            self.end_headers()
-            self.wfile.write(text.encode())
-        except OSError: pass # the client hung up
+        self.answer(*self.server.local.respond(body, headers))
+
+# %% ../../nbs/evaluation/45_endpoint.ipynb #h1ab9aff
+@patch
+def answer(self:ChatHandler, status, headers, text):
+    "Send what the server's `respond` gave"
+    try:
+        self.send_response(status)
+        for k,v in headers.items(): self.send_header(k, v)
+        self.end_headers()
+        self.wfile.write(text.encode())
+    except OSError: pass # the client hung up
 
 # %% ../../nbs/evaluation/45_endpoint.ipynb #a12232ba
 log = logging.getLogger(__name__)
@@ -210,14 +218,19 @@ def hint(self:Endpoint,
             404: ' (check base_url and model)'}.get(status, '')
 
 # %% ../../nbs/evaluation/45_endpoint.ipynb #0001f2bc
+def _first_choice(response):
+    "The first completion in a response, as a dict"
+    try: choice = response.json()['choices'][0]
+    except (ValueError, LookupError, TypeError): raise ChatBadAnswer(
+        f'no chat completion in the answer: {_short(response.text, 120)!r}') from None
+    return choice if isinstance(choice, dict) else {}
+
+# %% ../../nbs/evaluation/45_endpoint.ipynb #hf6ae347
 def answer_in(
     response, # of httpx, status 200
 ) -> str:
     "The answer in a response, or `ChatBadAnswer`"
-    try: choice = response.json()['choices'][0]
-    except (ValueError, LookupError, TypeError): raise ChatBadAnswer(
-        f'no chat completion in the answer: {_short(response.text, 120)!r}') from None
-    if not isinstance(choice, dict): choice = {}
+    choice = _first_choice(response)
     message, why = choice.get('message'), choice.get('finish_reason')
     text = message.get('content') if isinstance(message, dict) else None
     if not isinstance(text, str) or not text.strip():

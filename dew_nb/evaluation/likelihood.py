@@ -10,22 +10,12 @@ from types import SimpleNamespace
 from typing import Callable, Sequence
 
 # %% auto #0
-__all__ = ['left_padded', 'last_logprobs', 'span_loglik', 'bootstrap_interval', 'Perplexity', 'refuse_strings', 'perplexity']
+__all__ = ['last_logprobs', 'span_loglik', 'bootstrap_interval', 'Perplexity', 'refuse_strings', 'perplexity']
 
 # %% ../../nbs/evaluation/43_likelihood.ipynb #4a340a58
 import numpy as np
 import torch
-from torch.nn.utils.rnn import pad_sequence
-
-# %% ../../nbs/evaluation/43_likelihood.ipynb #ec485f84
-def left_padded(
-    rows:list[list[int]], # token ids, of any lengths
-    device='cpu', # where to
-) -> tuple[torch.Tensor, torch.Tensor]: # (B, T) ids and mask
-    "Rows of ids as one tensor, padded on the left with 0, and its mask"
-    ids = [torch.tensor(r, dtype=torch.long) for r in rows]
-    pad = lambda xs: pad_sequence(xs, batch_first=True, padding_side='left')
-    return pad(ids).to(device), pad([torch.ones_like(x) for x in ids]).to(device)
+from .sampling import pad_ids
 
 # %% ../../nbs/evaluation/43_likelihood.ipynb #589d5c00
 @torch.no_grad()
@@ -35,7 +25,7 @@ def last_logprobs(
     n:int, # how many tokens at the end
 ) -> torch.Tensor: # (B, n) float32, on the CPU
     "Log-probability of each of the last `n` tokens, given those before it in its row"
-    x, mask = left_padded(rows, model.device)
+    x, mask = pad_ids(rows, device=model.device)
     keep = 'logits_to_keep' in inspect.signature(model.forward).parameters
     y = model(input_ids=x, attention_mask=mask,
               position_ids=(mask.cumsum(1) - 1).clamp(min=0),
@@ -55,6 +45,15 @@ def _span_ids(tok, spans):
     "Ids of the spans themselves, without special tokens"
     return [tok(t, add_special_tokens=False)['input_ids'] if t else [] for t in spans]
 
+# %% ../../nbs/evaluation/43_likelihood.ipynb #hb80c56d
+def _batch_loglik(model, lefts, spans):
+    "Log-likelihoods of the spans of one batch, each after its left"
+    lengths = torch.tensor([len(s) for s in spans])
+    n = int(lengths.max())
+    logp = last_logprobs(model, [a + b for a,b in zip(lefts, spans)], n)
+    own = torch.arange(n) >= n - lengths[:, None] # a shorter span starts later
+    return (logp * own).sum(1).double().numpy()
+
 # %% ../../nbs/evaluation/43_likelihood.ipynb #4e80bed9
 def span_loglik(
     host, # `.model` and `.tokenizer`
@@ -72,11 +71,8 @@ def span_loglik(
     order = sorted(range(len(S)), key=lambda i: (len(S[i]), len(L[i])))
     order = [i for i in order if S[i]] # nothing to score in an empty span
     for b in range(0, len(order), batch_size):
-        idx = order[b:b+batch_size]
-        n = lengths[idx].max()
-        logp = last_logprobs(host.model, [L[i] + S[i] for i in idx], int(n))
-        own = torch.arange(n) >= n - torch.from_numpy(lengths[idx])[:, None]
-        out[idx] = (logp * own).sum(1).double().numpy()
+        i = order[b:b+batch_size]
+        out[i] = _batch_loglik(host.model, [L[k] for k in i], [S[k] for k in i])
     return out, lengths
 
 # %% ../../nbs/evaluation/43_likelihood.ipynb #b444c0cd
@@ -117,6 +113,13 @@ def refuse_strings(
         if isinstance(v, str):
             raise TypeError(f'{k} is a string: expected a list of strings')
 
+# %% ../../nbs/evaluation/43_likelihood.ipynb #h5446fb8
+def _one_each(prompts, texts):
+    "A prompt for each text; no prompts are empty ones"
+    if prompts is None: return [''] * len(texts)
+    if len(prompts) == len(texts): return list(prompts)
+    raise ValueError(f'{len(prompts)} prompts for {len(texts)} texts: expected one each')
+
 # %% ../../nbs/evaluation/43_likelihood.ipynb #32166132
 def perplexity(
     host, # `.model` and `.tokenizer`, or the two as a pair
@@ -129,10 +132,7 @@ def perplexity(
     refuse_strings(texts=texts, prompts=prompts)
     if isinstance(host, tuple):
         host = SimpleNamespace(model=host[0], tokenizer=host[1])
-    prompts = [''] * len(texts) if prompts is None else list(prompts)
-    if len(prompts) != len(texts): raise ValueError(
-        f'{len(prompts)} prompts for {len(texts)} texts: expected one each')
-    ll, n = span_loglik(host, prompts, list(texts), batch_size)
+    ll, n = span_loglik(host, _one_each(prompts, texts), list(texts), batch_size)
     ppl = np.where(n > 0, np.exp(-ll / np.maximum(n, 1)), np.nan)
     some = ppl[np.isfinite(ppl)]
     median = float(np.median(some)) if len(some) else float('nan')

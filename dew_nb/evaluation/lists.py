@@ -17,8 +17,7 @@ from fastcore.basics import patch
 from scipy import stats
 from transformers import LogitsProcessor
 from transformers.generation import WatermarkLogitsProcessor
-from ..tokenization import backend
-from ..tokenization import special_ids
+from ..tokenization import backend, special_ids
 from ..windows import text_windows
 from .content import content_seed
 from .schemes import Scheme
@@ -90,10 +89,12 @@ class GreenLists:
         shuffle = torch.Generator().manual_seed(key)
         self.prf = None
         if width > 1: self.prf = torch.randperm(vocab, generator=shuffle).numpy()
-    @property
-    def share(self) -> float:
-        "The exact share of green tokens"
-        return self.lists.greenlist_size / self.vocab
+
+# %% ../../nbs/evaluation/61_lists.ipynb #hfb100ac
+@patch(as_prop=True)
+def share(self:GreenLists) -> float:
+    "The exact share of green tokens"
+    return self.lists.greenlist_size / self.vocab
 
 # %% ../../nbs/evaluation/61_lists.ipynb #e0c33ddd
 @patch
@@ -160,13 +161,20 @@ class GreenListProcessor(LogitsProcessor):
     def strength(self, scores:torch.Tensor, mask:torch.Tensor) -> torch.Tensor|float:
         "The bias, one for all or (B, 1); subclasses may change it"
         return self.delta
-    def __call__(self, input_ids:torch.Tensor, scores:torch.Tensor) -> torch.Tensor:
-        k, V = self.green.width, scores.shape[1]
-        if input_ids.shape[1] < k: return scores
-        w = input_ids[:, input_ids.shape[1] - k:].cpu().numpy()
-        m = self.green.masks(w, scores.device)[:, :V]
-        m = torch.nn.functional.pad(m, (0, V - m.shape[1]))
-        return scores + (self.strength(scores, m) * m).to(scores.dtype)
+
+# %% ../../nbs/evaluation/61_lists.ipynb #h9f5a0bf
+@patch
+def __call__(self:GreenListProcessor,
+    input_ids:torch.Tensor, # (B, T)
+    scores:torch.Tensor, # (B, V) logits
+) -> torch.Tensor:
+    "The logits with their bias"
+    k, V = self.green.width, scores.shape[1]
+    if input_ids.shape[1] < k: return scores
+    w = input_ids[:, input_ids.shape[1] - k:].cpu().numpy()
+    m = self.green.masks(w, scores.device)[:, :V]
+    m = torch.nn.functional.pad(m, (0, V - m.shape[1]))
+    return scores + (self.strength(scores, m) * m).to(scores.dtype)
 
 # %% ../../nbs/evaluation/61_lists.ipynb #88e62dc6
 class KGW(Scheme):
@@ -183,8 +191,11 @@ class KGW(Scheme):
         self.green = GreenLists(host.vocab_size, gamma, key, width)
         self.tok = shared_backend(host)
         self.special, self.delta = special_ids(host.tokenizer), delta
-    def processor(self, prompt_length):
-        return GreenListProcessor(self.green, self.delta)
+
+# %% ../../nbs/evaluation/61_lists.ipynb #h7bd6b48
+@patch
+def processor(self:KGW, prompt_length):
+    return GreenListProcessor(self.green, self.delta)
 
 # %% ../../nbs/evaluation/61_lists.ipynb #7f786c69
 class Unigram(KGW):

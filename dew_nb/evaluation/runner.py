@@ -12,13 +12,13 @@ from fastcore.basics import patch
 from filelock import FileLock
 from tqdm.auto import tqdm
 from .bench import Bench, do_unit, is_full
-from .content import content_key
+from .content import content_key, machine
 from .corpora import build_corpus
 from .kinds import check_names, find_scheme
 from .schemes import Human
 from .store import Results, admit, load_results
-from .studies import Row, Study, negative
-from .units import KINDS, Presence, Unit, clear_remains, try_lock, versions
+from .studies import Study, negative
+from .units import KINDS, Presence, Unit, clear_remains, try_lock
 
 log = logging.getLogger(__name__)
 
@@ -251,7 +251,7 @@ class Run:
 # %% ../../nbs/evaluation/68_runner.ipynb #be6540e0
 @patch
 def do_one(self:Run,
-    v:dict, # from `versions`
+    v:dict, # from `machine`
 ) -> Unit|None: # None: nothing is ready and free
     "Do one unit that is ready and free, or find that another run has done it"
     for u in self.ready():
@@ -289,7 +289,7 @@ def work(self:Run,
     said, # a function of each unit that is done
 ):
     "Do all that is left, together with whoever works in the folder"
-    v, since, tries = versions(self.bench.device), time.time(), 0
+    v, since, tries = machine(device=self.bench.device), time.time(), 0
     while self.left:
         others = self.here.others() # before looking: what they made until now is seen
         try: unit = self.do_one(v)

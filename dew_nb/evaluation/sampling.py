@@ -8,7 +8,7 @@ from typing import Callable, Sequence
 
 # %% auto #0
 __all__ = ['SPLITMIX_STEP', 'SPLITMIX_FACTORS', 'as_int64', 'shift_right', 'splitmix', 'hash_uniform', 'hash_gumbel',
-           'keep_top_k', 'keep_nucleus', 'SeededSampler', 'pad_left', 'processors_for', 'complete']
+           'keep_top_k', 'keep_nucleus', 'SeededSampler', 'pad_ids', 'processors_for', 'complete']
 
 # %% ../../nbs/evaluation/42_sampling.ipynb #c003
 import torch
@@ -123,16 +123,17 @@ def __call__(self:SeededSampler, input_ids:torch.Tensor, scores:torch.Tensor) ->
     return scores + noise
 
 # %% ../../nbs/evaluation/42_sampling.ipynb #c036
-def pad_left(
-    rows:Sequence[Sequence[int]], # token ids
-    pad:int, # what to fill with; it is masked
-    device=None, # where the tensors shall be
-) -> dict: # input_ids and attention_mask, (B, width)
-    "Token ids padded on the left, with their mask"
-    left = dict(batch_first=True, padding_side='left')
-    ids = pad_sequence([torch.tensor(r) for r in rows], padding_value=pad, **left)
-    mask = pad_sequence([torch.ones(len(r), dtype=torch.long) for r in rows], **left)
-    return dict(input_ids=ids.to(device), attention_mask=mask.to(device))
+def pad_ids(
+    rows:Sequence[Sequence[int]], # token ids, of any lengths
+    pad:int=0, # what to fill with; it is masked
+    side:str='left', # or 'right'
+    device='cpu', # where the tensors shall be
+) -> tuple[torch.Tensor, torch.Tensor]: # (B, width) ids and mask
+    "Rows of token ids as one tensor, with its mask"
+    how = dict(batch_first=True, padding_side=side)
+    ids = [torch.tensor(r, dtype=torch.long) for r in rows]
+    mask = pad_sequence([torch.ones_like(x) for x in ids], **how)
+    return pad_sequence(ids, padding_value=pad, **how).to(device), mask.to(device)
 
 # %% ../../nbs/evaluation/42_sampling.ipynb #c038
 def _check_prompts(prompts, batch_size):
@@ -185,10 +186,11 @@ def _continue(host, ids, processor, sampler, **kwargs):
     "What the host writes after each row of token ids, as text"
     tok, model = host.tokenizer, host.model
     pad = next(i for i in (tok.pad_token_id, tok.eos_token_id, 0) if i is not None)
-    x = pad_left(ids, pad, model.device)
-    width = x['input_ids'].shape[1]
+    x, mask = pad_ids(ids, pad, device=model.device)
+    width = x.shape[1]
     steps = LogitsProcessorList([*processors_for(processor, width), sampler])
     greedy = dict(do_sample=False, num_beams=1, temperature=None, top_p=None, top_k=None)
-    y = model.generate(**x, pad_token_id=pad, logits_processor=steps, **greedy, **kwargs)
+    y = model.generate(input_ids=x, attention_mask=mask, pad_token_id=pad,
+                       logits_processor=steps, **greedy, **kwargs)
     return tok.batch_decode(y[:, width:], skip_special_tokens=True,
                             clean_up_tokenization_spaces=False)

@@ -89,9 +89,15 @@ def measured(
     texts:Sequence[str], # any texts
 ) -> dict[str, np.ndarray]: # columns, one value a text
     "All that a scheme says of each text"
-    if hasattr(scheme, 'measure'): return scheme.measure(texts)
-    d = dict(score=scheme.score(texts))
-    return d | dict(p_value=scheme.p_values(texts)) if hasattr(scheme, 'p_values') else d
+    if hasattr(scheme, 'measure'): columns = scheme.measure(texts)
+    else:
+        columns = dict(score=scheme.score(texts))
+        if hasattr(scheme, 'p_values'): columns['p_value'] = scheme.p_values(texts)
+    for k,v in columns.items():
+        if len(v) != len(texts): raise ValueError(
+            f'Scheme {scheme.name!r} gave {len(v)} values of {k!r} '
+            f'for {len(texts)} texts: expected one each')
+    return columns
 
 # %% ../../nbs/evaluation/60_schemes.ipynb #6c62341f
 def loop_over_keys(

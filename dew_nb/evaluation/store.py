@@ -10,9 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Sequence
 from fastcore.basics import patch
-from .content import content_key
+from .content import content_key, read_texts
 from .studies import Study
-from .units import FORMAT, KINDS, as_bytes, json_lines, read_texts
+from .units import FORMAT, KINDS, as_bytes
 
 # %% auto #0
 __all__ = ['PACKED', 'study_card', 'admit', 'UnitFolder', 'PackedUnits', 'Results', 'load_results']
@@ -109,7 +109,7 @@ class UnitFolder:
         "A file of many units as one frame"
         import pandas as pd
         def one(p):
-            if file == 'texts.jsonl': return pd.DataFrame(read_texts(p))
+            if file.endswith('.jsonl'): return pd.DataFrame(read_texts(p/file))
             return pd.read_parquet(p/file)
         parts = [one(self.path/'units'/i).assign(unit=i) for i in ids]
         return pd.concat(parts, ignore_index=True) if parts else _empty()
@@ -120,7 +120,7 @@ def _packed_texts(path):
     import pandas as pd
     prompts, rows = [], []
     for f in sorted(path.glob('texts-*.jsonl.gz')):
-        for x in json_lines(f):
+        for x in read_texts(f):
             if isinstance(x['prompt'], str): prompts.append(x['prompt'])
             else: x['prompt'] = prompts[x['prompt']]
             rows.append(x)
@@ -133,7 +133,7 @@ class PackedUnits:
     path: Path # the folder
     def stamps(self) -> list[dict]:
         "`unit.json` of every unit"
-        return json_lines(self.path/PACKED)
+        return read_texts(self.path/PACKED)
     def read(self, ids:Sequence[str], file:str):
         "A file of many units as one frame"
         import pandas as pd

