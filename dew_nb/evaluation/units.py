@@ -52,6 +52,7 @@ def folder(self:Unit,
     "Where the unit is, or will be"
     return Path(out)/'units'/self.id
 
+# %% ../../nbs/evaluation/46_units.ipynb #h21130f6
 @patch
 def done(self:Unit,
     out:Path, # a results folder
@@ -163,6 +164,7 @@ def others(self:Presence) -> bool:
         lock.release()
     return False
 
+# %% ../../nbs/evaluation/46_units.ipynb #hd03bf1b
 @patch
 def away(self:Presence,
     seconds:float, # to sleep
