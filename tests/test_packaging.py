@@ -1,5 +1,5 @@
 "The package as others get it: built, installed into an empty environment, imported"
-import ast, os, shutil, subprocess, sys, sysconfig, tarfile, venv, zipfile
+import ast, os, shlex, shutil, subprocess, sys, sysconfig, tarfile, venv, zipfile
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ CFG = settings()
 EXTRAS = 'offline', 'eval', 'docs', 'dev'
 HEAVY = {'torch', 'transformers', 'sentence_transformers', 'scipy', 'pandas', 'matplotlib', 'sklearn', 'statsmodels', 'nbdev', 'IPython'}
 
-def requirements(key): return [Requirement(o) for o in CFG[key].split()]
+def requirements(key): return [Requirement(o) for o in shlex.split(CFG[key])]
 def sh(*cmd, **kw):
     r = subprocess.run([str(o) for o in cmd], capture_output=True, text=True, **kw)
     assert r.returncode == 0, f'{cmd}\n{r.stdout[-2000:]}\n{r.stderr[-3000:]}'
