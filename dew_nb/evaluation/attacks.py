@@ -10,8 +10,8 @@ from typing import Callable, Protocol, Sequence, runtime_checkable
 
 # %% auto #0
 __all__ = ['ABBREVIATIONS', 'SENTENCE_END', 'Attack', 'EmptyTextWarning', 'EmptyTextError', 'empty_texts', 'BaseAttack',
-           'Results', 'NoAttack', 'Compose', 'check_share', 'torch_device', 'delete_words', 'WordDeletion', 'edit_rate',
-           'embedding_similarity', 'ChangeReport', 'change_report', 'split_sentences', 'map_sentences']
+           'KeptResults', 'NoAttack', 'Compose', 'check_share', 'torch_device', 'delete_words', 'WordDeletion',
+           'edit_rate', 'embedding_similarity', 'ChangeReport', 'change_report', 'split_sentences', 'map_sentences']
 
 # %% ../../nbs/evaluation/50_attacks.ipynb #c003
 import numpy as np
@@ -84,7 +84,7 @@ class BaseAttack:
 
 # %% ../../nbs/evaluation/50_attacks.ipynb #c018
 @dataclass(frozen=True)
-class Results:
+class KeptResults:
     "What a cache holds of one attack under one seed"
     cache:ContentCache|None # None keeps nothing
     attack:BaseAttack # whose results
@@ -125,7 +125,7 @@ def __call__(self:BaseAttack,
     texts = list(texts)
     if bad := [i for i,t in enumerate(texts) if not isinstance(t, str)]:
         raise TypeError(f'Text {bad[0]} is a {type(texts[bad[0]]).__name__}: expected strings')
-    results = Results(self.cache, self, seed)
+    results = KeptResults(self.cache, self, seed)
     done = {t: t for t in texts if not t.strip()} | results.load(texts)
     for part,out in self._attack_new([t for t in dict.fromkeys(texts) if t not in done], seed):
         results.save(part, out)
