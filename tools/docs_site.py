@@ -16,7 +16,8 @@ HERE = Path(__file__).resolve().parent
 MATHJAX = HERE/'vendor'/'mathjax'/'tex-svg-full.js'
 ASSETS = {'.png', '.jpg', '.jpeg', '.gif', '.svg', '.webp', '.html', '.csv', '.json'}
 KINDS = dict(note='note', tip='tip', warning='warning', important='important', caution='caution')
-GROUPS = {'tutorials': 'Tutorials', '': 'The library', 'evaluation': 'Evaluation', 'studies': 'Studies'}  # in the order of the sidebar
+GROUPS = {'tutorials': 'Tutorials', '0': 'The law', '1': 'Models', '2': 'The mark', '3': 'Reading', '8': 'Doors', '9': 'The shell',
+          'evaluation': 'Evaluation', 'studies': 'Studies'}                       # in the order of the sidebar: decades, then folders
 EXPORT, HIDDEN = {'export', 'exports'}, {'hide', 'exporti', 'default_exp'}
 
 # ---------------------------------------------------------------- what the notebooks export
@@ -224,7 +225,7 @@ def page(n:Notebook, ix:Index, cfg:dict) -> dict:
     return dict(cells=cells, metadata=meta, nbformat=4, nbformat_minor=5)
 
 # ---------------------------------------------------------------- the site
-def _group(n:Notebook) -> str: return n.group.split('/')[0]
+def _group(n:Notebook) -> str: return n.group.split('/')[0] or n.number[:1] or '0'
 
 def toctrees(notebooks:list) -> str:
     "The sidebar: one captioned group a folder, pages by number"
