@@ -1,5 +1,5 @@
 "The commands as processes: exit codes, standard input, JSON lines, keys, closed pipes and interrupts"
-import json, os, re, signal, subprocess, sys, time
+import importlib, json, os, re, signal, subprocess, sys, tempfile, time, traceback
 from pathlib import Path
 
 import pytest
@@ -16,13 +16,42 @@ def env(**more):
     e = {k: v for k, v in os.environ.items() if k not in ('DEW_KEY', 'DEW_DEBUG')}
     return {**e, **ENV, **more}
 
-def run(name, *args, stdin='', **more):
-    "The command's exit code, output and error output"
-    stdin = stdin if isinstance(stdin, bytes) else stdin.encode()
-    r = subprocess.run(argv(name, *args), input=stdin, capture_output=True, env=env(**more), timeout=300)
+def run_fresh(name, *args, stdin='', **more):
+    "The command in a Python of its own: exit code, output and error output"
+    r = subprocess.run(argv(name, *args), input=as_bytes(stdin), capture_output=True, env=env(**more), timeout=300)
     return r.returncode, r.stdout.decode(), r.stderr.decode()
 
-def fails(name, *args, says, **kw):
+def as_bytes(s): return s if isinstance(s, bytes) else s.encode()
+
+def become(name, args, files, environ):
+    "Be the command in this process, which was forked for it, and end"
+    code = 1
+    try:
+        for fd,f in enumerate(files): os.dup2(f.fileno(), fd)
+        sys.stdin, sys.stdout, sys.stderr = (open(fd, 'rw'[fd > 0], encoding='utf-8', closefd=False) for fd in range(3))
+        os.environ.clear()
+        os.environ.update(environ)
+        if 'torch' in sys.modules: sys.modules['torch'].set_num_threads(1)
+        sys.argv = [name, *map(str, args)]
+        code = getattr(importlib.import_module('dew_nb.commands'), name)()
+    except BaseException: traceback.print_exc()
+    finally:
+        for f in (sys.stdout, sys.stderr): f.flush()
+        os._exit(code)
+
+def run(name, *args, stdin='', **more):
+    "The same in a fork, where that is safe, for a fresh Python spends seconds on imports"
+    if sys.platform != 'linux': return run_fresh(name, *args, stdin=stdin, **more)
+    files = [tempfile.TemporaryFile() for _ in range(3)]
+    files[0].write(as_bytes(stdin))
+    files[0].seek(0)
+    pid = os.fork()
+    if not pid: become(name, args, files, env(**more))
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    for f in files: f.seek(0)
+    return code, *(f.read().decode() for f in files[1:])
+
+def fails(name, *args, says, run=run, **kw):
     "The command ends with 2, nothing on standard output and one line that contains `says`"
     code, out, err = run(name, *args, **kw)
     assert (code, out) == (2, ''), err
@@ -32,11 +61,17 @@ def fails(name, *args, says, **kw):
     return err
 
 @pytest.fixture(scope='module')
-def made(tmp_path_factory):
+def warm():
+    "What forks would import"
+    for o in ('torch', 'transformers.models.llama.modeling_llama', 'transformers.models.bert.modeling_bert', 'sentence_transformers',
+              'dew_nb.detection', 'dew_nb.insertion', 'dew_nb.evaluation.results', 'dew_nb.evaluation.studies'): importlib.import_module(o)
+
+@pytest.fixture(scope='module')
+def made(warm, tmp_path_factory):
     "A key file, a detector and marked texts, all made by dew_mark"
     d = tmp_path_factory.mktemp('commands')
     (d/'my.key').write_text(KEY.hex())
-    code, out, err = run('dew_mark', '--key-file', d/'my.key', '--save-detector', d/'my.dew', '--lam', 6, '--max-new-tokens', 60, '--json',
+    code, out, err = run('dew_mark', '--key-file', d/'my.key', '--save-detector', d/'my.dew', '--lam', 6, '--max-new-tokens', 40, '--json',
                          '--lines', stdin='The old harbour lies\n\nScientists have found that\n')
     assert code == 0, err
     rows = [json.loads(l) for l in out.splitlines()]
@@ -68,6 +103,12 @@ def test_mark_errors(args, says): fails('dew_mark', *args, says=says)
     (['--text', 'x'], 'no key')])
 def test_detect_errors(args, says): fails('dew_detect', *args, says=says)
 
+def test_errors_of_a_fresh_process():
+    "What the others see in a fork is what a shell gets"
+    fails('dew_mark', 'x', says='no key', run=run_fresh)
+    assert SECRET not in fails('dew_detect', SECRET, says='secret key', run=run_fresh)
+    fails('dew_eval', says='the following arguments are required: study', run=run_fresh)
+
 def test_bad_keys(tmp_path):
     for digits, says in (('abcd', '2 bytes; at least 16'), ('xyz', 'not hexadecimal'), ('abc', 'not hexadecimal')):
         err = fails('dew_mark', 'x', says=says, DEW_KEY=digits)
@@ -78,11 +119,11 @@ def test_bad_keys(tmp_path):
     fails('dew_mark', 'x', '--lam', '-1', says='lam must be', DEW_KEY=KEY.hex())
 
 def test_new_key(tmp_path):
-    code, out, err = run('dew_mark', '--new-key', tmp_path/'k')
+    code, out, err = run_fresh('dew_mark', '--new-key', tmp_path/'k')
     digits = (tmp_path/'k').read_text().strip()
     assert (code, out) == (0, '') and re.fullmatch('[0-9a-f]{64}', digits) and digits not in err
     if os.name == 'posix': assert (tmp_path/'k').stat().st_mode & 0o077 == 0
-    fails('dew_mark', '--new-key', tmp_path/'k', says='left as it is')
+    fails('dew_mark', '--new-key', tmp_path/'k', says='left as it is', run=run_fresh)
     assert (tmp_path/'k').read_text().strip() == digits
 
 def test_help_is_quick():
@@ -94,7 +135,7 @@ def test_help_is_quick():
 
 @pytest.mark.parametrize('args, says', [([], 'the following arguments are required: study'), (['x.toml', '--wrong'], 'unrecognized arguments: --wrong'),
                                         (['no-such.toml'], 'no-such.toml'), (['x.toml', '--only', SECRET], 'secret key')])
-def test_eval_errors(args, says): assert SECRET not in fails('dew_eval', *args, says=says)
+def test_eval_errors(warm, args, says): assert SECRET not in fails('dew_eval', *args, says=says)
 
 def test_commands_are_installed():
     "settings.ini names all commands, and they exist"

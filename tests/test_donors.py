@@ -28,6 +28,33 @@ def gemma(): return load_host('gemma3-270m', device='cpu')
 @pytest.fixture(scope='module')
 def words(): return Host('minilm-words', asset_path('minilm'), device='cpu')
 
+_copies = {}
+def copied(tokenizer):
+    "`donor_tokenizer`, once for each tokenizer: a copy of Gemma's takes seconds"
+    if id(tokenizer) not in _copies: _copies[id(tokenizer)] = tokenizer, donor_tokenizer(tokenizer)   # kept, so that the id stays its own
+    copy = _copies[id(tokenizer)][1]
+    copy.encode_special_tokens = True                                          # the only thing that anybody changes
+    return copy
+
+@pytest.fixture(scope='module', autouse=True)
+def copied_once():
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(donors, 'donor_tokenizer', copied)
+        yield
+    _copies.clear()
+
+@pytest.fixture(scope='module')
+def read_once():
+    "Schemes of the same host and donor share the vectors of the host's tokens, which depend on nothing else"
+    known = {}
+    def embeddings(tokenizer, donor, tokens=None):
+        name = id(tokenizer), donor.name, str(tokens)
+        if name not in known: known[name] = donor_embeddings(tokenizer, donor, tokens)
+        return known[name]
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(borrowed, 'donor_embeddings', embeddings)
+        yield
+
 @pytest.fixture(scope='module')
 def both(smol, gemma):
     "Maps in both directions, and the seconds each took"
@@ -91,7 +118,7 @@ def test_pieces_spell_the_token(both, smol, gemma, name):
     has, texts = np.flatnonzero(rep.pieces), token_texts(host.tokenizer)
     first = donor.tokenizer.encode('a', add_special_tokens=False)
     rows = [first + M.indices[M.indptr[i]:M.indptr[i+1]].tolist() for i in has]
-    spelt = donor_tokenizer(donor.tokenizer).decode_batch(rows, skip_special_tokens=False)
+    spelt = copied(donor.tokenizer).decode_batch(rows, skip_special_tokens=False)
     wrong = [(texts[i], s) for i,s in zip(has, spelt) if s != 'a' + texts[i]]
     assert not wrong, wrong[:20]
 
@@ -148,7 +175,7 @@ def test_a_donor_reads_its_special_tokens_as_text(request, name):
     host = word_level(['<unk>', 'a', *[t for t in special if t != '<unk>']])     # there they are words like others
     M, rep = donor_map(host, donor)
     assert len(special) > 2 and {KINDS[k] for k in rep.kind[2:]} == {'several'}
-    assert donor_tokenizer(donor.tokenizer).decode(M[len(rep)-1].indices.tolist()).replace(' ', '').lower() == special[-1].lower()
+    assert copied(donor.tokenizer).decode(M[len(rep)-1].indices.tolist()).replace(' ', '').lower() == special[-1].lower()
 
 def small_donor(tok, rows=None, width=4):
     E = torch.from_numpy(np.random.default_rng(0).normal(size=(rows or tok.get_vocab_size(), width)).astype(np.float32))
@@ -338,39 +365,39 @@ class Letters:
     def encode(self, texts): return np.array([[1 + t.count(c) for c in 'abcdefghijklmnopqrst'] for t in texts], np.float32)
 
 @pytest.mark.parametrize('mode,whitening', [('context_only', None), ('token_only', 'uniform')])
-def test_modes_and_whitenings(smol, words, mode, whitening):
+def test_modes_and_whitenings(smol, words, read_once, mode, whitening):
     from dew_nb import DEWConfig, SecretKey
-    c, few = DEWConfig(mode=mode, token_whitening=whitening), ['the old harbour was quiet at night '*9]*5
+    c, few = DEWConfig(mode=mode, token_whitening=whitening, n=32), ['the old harbour was quiet at night '*9]*5
     wm = donor_scheme(smol, words, Letters(), SecretKey.from_hex('0a'*32), c, reference=few, progress=False)
     r = wm.detector().detect('The harbor was quiet and the boats were back before it was dark.')
     assert r.n_scored > 5 and np.isfinite(r.z) and wm.table.meta['donor'] == 'minilm-words'
     assert (wm.blueprint.tokens.whitening is None) == (whitening is None)
 
-def test_a_donor_scheme_is_a_build_with_its_tokens(smol, words):
-    from dew_nb import DEW, SecretKey
-    few, key, kw = ['the old harbour was quiet at night '*9]*5, SecretKey.from_hex('0a'*32), dict(progress=False)
+def test_a_donor_scheme_is_a_build_with_its_tokens(smol, words, read_once):
+    from dew_nb import DEW, DEWConfig, SecretKey
+    few, key, kw = ['the old harbour was quiet at night '*9]*5, SecretKey.from_hex('0a'*32), dict(config=DEWConfig(n=32), progress=False)
     tokens = borrowed.donor_tokens(smol, words, reference=few)
     wm = donor_scheme(smol, words, Letters(), key, reference=iter(few), **kw)      # texts that can be read but once
     same = DEW.build(smol, Letters(), key, reference=few, tokens=tokens, **kw)
     assert torch.equal(wm.table.rows, same.table.rows) and wm.table.meta == same.table.meta
-    assert torch.equal(wm.table.rows, borrowed.donor_table(smol, words, Letters(), key, reference=few).rows)
+    assert torch.equal(wm.table.rows, borrowed.donor_table(smol, words, Letters(), key, reference=few, **kw).rows)
     assert not wm.table.rows[tokens.dead].any() and wm.blueprint.tokens.report.counts() == tokens.report.counts()
     assert wm.table.meta['config']['token_whitening'] == 'frequency'
     for change in (dict(embeddings=tokens.embeddings[:-1]), dict(dead=tokens.dead[:-1])):
         with pytest.raises(ValueError, match='49,151 rows, but smollm2-135m has 49,152'):
-            DEW.build(smol, Letters(), key, tokens=dataclasses.replace(tokens, **change))
+            DEW.build(smol, Letters(), key, reference=few, tokens=dataclasses.replace(tokens, **change))
 
 def test_the_agnostic_scheme_does_not_generate(words):
-    from dew_nb import SecretKey
-    wm = agnostic_scheme(words, Letters(), SecretKey.from_hex('0a'*32), reference=['the old harbour '*60]*5, progress=False)
+    from dew_nb import DEWConfig, SecretKey
+    wm = agnostic_scheme(words, Letters(), SecretKey.from_hex('0a'*32), DEWConfig(n=32), reference=['the old harbour '*60]*5, progress=False)
     with pytest.raises(ValueError, match='no host model'): wm.generate('The')
     assert wm.rekey(SecretKey.from_hex('0b'*32)).table.meta['host'] == 'any'
 
-def test_detectors_say_whose_tokens_they_have(smol, words, tmp_path):
-    from dew_nb import SecretKey
+def test_detectors_say_whose_tokens_they_have(smol, words, read_once, tmp_path):
+    from dew_nb import DEWConfig, SecretKey
     from dew_nb.detection import Detector
     few, key = ['the old harbour was quiet at night '*9]*5, SecretKey.from_hex('0a'*32)
-    one = donor_scheme(smol, words, Letters(), key, reference=few, progress=False).detector()
+    one = donor_scheme(smol, words, Letters(), key, DEWConfig(n=32), reference=few, progress=False).detector()
     any_host = borrowed.donor_detector(words, Letters(), key, reference=few, progress=False)
     for det,host,tok in ((one, 'smollm2-135m', smol), (any_host, 'any', words)):
         back = Detector.load(det.save(tmp_path/f'{host}.dew'), encoder=Letters(), check=False)

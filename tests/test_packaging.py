@@ -45,7 +45,7 @@ def installed(request, built, tmp_path_factory):
     site = Path(sh(py, '-c', 'import sysconfig; print(sysconfig.get_path("purelib"))').strip())
     (site/'outer.pth').write_text(sysconfig.get_path('purelib') + '\n')
     sh(sys.executable, '-m', 'pip', '--python', py, 'install', '--no-deps', '--no-build-isolation', '--no-index',
-       '--disable-pip-version-check', '--ignore-installed', built[request.param])
+       '--disable-pip-version-check', '--ignore-installed', '--no-compile', built[request.param])
     return py, site
 
 def run_in(installed, code, tmp_path):

@@ -49,9 +49,10 @@ def empty(cls:Box) -> Box:
 LIMIT = 3 # the most
 '''
 
-@pytest.fixture
-def project(tmp_path):
-    "A project with two modules, a tutorial and an index"
+@pytest.fixture(scope='module')
+def template(tmp_path_factory):
+    "A project with two modules, a tutorial and an index, exported once"
+    tmp_path = tmp_path_factory.mktemp('template')
     for f in ('settings.ini', 'pyproject.toml'): shutil.copy(ROOT/f, tmp_path)
     nbs = tmp_path/'nbs'
     save(nbs/'index.ipynb', md('# small\n> A project'), md('See `00_boxes` and [how](tutorials/01_start.ipynb#a-start).\n'),
@@ -69,6 +70,11 @@ def project(tmp_path):
     subprocess.run(cmd, cwd=tmp_path, check=True)
     readme.write(tmp_path)
     return tmp_path
+
+@pytest.fixture
+def project(template, tmp_path):
+    "A copy of it, to be changed"
+    return shutil.copytree(template, tmp_path, dirs_exist_ok=True)
 
 # ---------------------------------------------------------------- reading
 def test_directives():
@@ -281,6 +287,7 @@ def test_tests_are_counted():
 @pytest.mark.skipif(not run_tests.FORK, reason='notebooks are forked on Linux only')
 def test_notebook_fails_when_a_cell_does(tmp_path, monkeypatch):
     "Slow cells are left out as by nbdev_test; an error ends the notebook and is shown"
+    import nbdev.test                               # here, so that neither fork has to
     monkeypatch.setattr(run_tests, 'ROOT', tmp_path)
     shutil.copy(ROOT/'settings.ini', tmp_path)
     save(tmp_path/'nbs'/'good.ipynb', code('x = 1'), code('#| slow\n1/0'), code('#| eval: false\n1/0'), code('assert x == 1'))
