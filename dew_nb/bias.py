@@ -92,6 +92,7 @@ class BiasRule:
     config: DEWConfig # the choices
     table: TokenTable # token vectors under the key
     last = False # it acts before temperature, top-k and top-p
+    repeats = 'pair' # a pair of window and token counts once in a text
     @property
     def kernel(self) -> TanhKernel: return TanhKernel(self.config.gamma)
     @property

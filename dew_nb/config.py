@@ -86,7 +86,11 @@ class DEWConfig:
     shrinkage: float = 0.05 # of the token covariance
     null: str = 'key' # scores are judged over keys ('key') or by the paper's test ('iid')
     rule: str = 'bias' # how the mark is inserted and scored
-    contexts: str = 'encoder' # where context vectors come from
+    contexts: str = 'encoder' # where context vectors come from: 'encoder', or 'compiled' from a table
+    layers: int = 30 # coin tosses a step, for rule='tournament'
+    order: int = 2 # 1: as smooth as the bias; each further one is sharper in the context
+    context_decay: float = 1.0 # weight of a token over that of the next, for contexts='compiled'
+    context_damping: float|None = None # a of a/(a + frequency); None: all tokens count alike
     def __post_init__(self): self.check()
 
 # %% ../nbs/20_config.ipynb #c018
@@ -102,6 +106,10 @@ def check(self:DEWConfig):
     if self.n is not None: check_whole('n', self.n, 2, 1 << 16)
     if self.null == 'key' and self.gamma > 5:
         raise ValueError(f'gamma must be at most 5 with null="key", got {self.gamma!r}')
+    check_whole('layers', self.layers, 1, 256)
+    check_whole('order', self.order, 1, 8)
+    check_number('context_decay', self.context_decay, 0, 1)
+    if self.context_damping is not None: check_number('context_damping', self.context_damping, 0, 1)
     for f in CHOICES: check_choice(f, getattr(self, f))
     for f in ('rule', 'contexts'): check_name(f, getattr(self, f))
 

@@ -17,14 +17,14 @@ import torch
 from fastcore.basics import patch
 from tqdm.auto import tqdm
 
-# %% ../nbs/31_detection.ipynb #c004
+# %% ../nbs/31_detection.ipynb #np004
 from .artefacts import load_artefact, save_artefact
 from .calibration import NullCalibration
 from .config import DEWConfig
 from .context import HashedContexts
 from .encoders import load_encoder, wrap_encoder
 from .graphs import send
-from .keynull import Anchor, TextSums, linear_sum
+from .keynull import Anchor, TextSums, linear_sum, sampled_sum
 from .scheme import CONTEXTS, DEW, RULES, find_class
 from .text import LONG, Reader, check_many, check_one_or_many
 from .whitening import unit_rows
@@ -172,23 +172,30 @@ def _one_scheme(scheme, sums, c, u, ids, pairs):
         if scheme.anchor is not None: out.append(scheme.anchor.covariance(_rows(scheme, ids), u))
     return Measurement(sums, Pending(*out))
 
-# %% ../nbs/31_detection.ipynb #c024
+# %% ../nbs/31_detection.ipynb #np022
 class _LongSums:
     "What is kept of a long text from piece to piece, for one scheme"
-    def __init__(self, scheme): self.scheme, self.M, self.scores, self.cov = scheme, 0, [], []
+    def __init__(self, scheme):
+        self.scheme, self.M, self.kept, self.scores, self.cov = scheme, 0, [], [], []
     def add(self, c, u, ids, first):
         "One more piece"
         s = self.scheme
         self.scores.append(s.rule.score(s.rule.project(c), ids[:,None])[:,0])
         if s.config.null != 'key': return
         r = _rows(s, ids)
-        self.M = self.M + ((r*first[:,None]).T @ u).double()
+        if s.rule.kernel.slope is None: self.kept.append((r[first][::8], u[first][::8]))
+        else: self.M = self.M + ((r*first[:,None]).T @ u).double()
         if s.anchor is not None: self.cov.append(s.anchor.covariance(r, u))
+    def _pairs(self, kernel, L):
+        "Sum over pairs, by the linear form or from a sample of the positions"
+        if kernel.slope is not None: return linear_sum(kernel, self.M, L)
+        r, u = (torch.cat(x) for x in zip(*self.kept))
+        return L + (sampled_sum(kernel, r, u) - len(r))*(L/len(r))**2
     def pending(self, L):
         "The numbers of the whole text"
         out = [torch.cat(self.scores)]
         if self.scheme.config.null == 'key':
-            out.append(linear_sum(self.scheme.rule.kernel, self.M, L)[None])
+            out.append(self._pairs(self.scheme.rule.kernel, L)[None])
         return Pending(*out, *([torch.cat(self.cov)] if self.cov else []))
 
 # %% ../nbs/31_detection.ipynb #c025
@@ -206,7 +213,7 @@ def measure_long(
         for p in parts: p.add(c, unit_rows(c.float()), ids, first)
     return [Measurement(sums, p.pending(sums.L[0])) for p in parts]
 
-# %% ../nbs/31_detection.ipynb #c027
+# %% ../nbs/31_detection.ipynb #np025
 class Detector:
     "Scores texts with a token table, a tokenizer, an encoder and a configuration; no host, no key"
     calibration, group, p_kind = None, None, 'analytic'         # set by `Detector.calibrated`
@@ -218,7 +225,8 @@ class Detector:
         self.scheme, rows = replace(scheme, host=None, blueprint=None), scheme.table.rows
         alive = rows.abs().amax(1).cpu().numpy() > 0 if len(rows) else np.zeros(0, bool)
         contexts, size = scheme.contexts, max_windows or (32_768 if rows.is_cuda else 16_384)
-        self.reader = Reader(contexts.tok, contexts.special, scheme.config.k, alive, dedup, size)
+        self.reader = Reader(contexts.tok, contexts.special, scheme.config.k, alive, dedup,
+                             scheme.rule.repeats, size)
     @property
     def config(self) -> DEWConfig: return self.scheme.config
     @property
@@ -373,15 +381,17 @@ def _check_encoder(encoder, meta, check):
         f'{encoder.digest[:12]}…. Scores would mean nothing. Give the right encoder, '
         'or check=False if you know that its vectors are the same.')
 
-# %% ../nbs/31_detection.ipynb #c062
+# %% ../nbs/31_detection.ipynb #np059
 def _load_contexts(tensors, meta, config, encoder, device, check):
     "The context space of a file, and where its table should go"
     if 'hashed' in tensors:
         device = device or 'cpu'
         return HashedContexts.from_state(tensors, meta['n'], config.k, device), device
+    space = find_class(config.contexts, CONTEXTS, 'contexts')
+    if not getattr(space, 'needs_encoder', True):
+        return space.from_state(tensors, meta, config.k).to(device or 'cpu'), device or 'cpu'
     encoder = _named_encoder(meta) if encoder is None else wrap_encoder(encoder)
     _check_encoder(encoder, meta, check)
-    space = find_class(config.contexts, CONTEXTS, 'contexts')
     contexts = space.from_state(tensors, meta, config.k, encoder)
     return contexts, device or getattr(encoder, 'device', 'cpu')
 

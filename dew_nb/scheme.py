@@ -25,9 +25,10 @@ from .keys import SecretKey
 from .sources import Reference, TokenSpace, reference_texts
 from .tables import TokenTable
 
-# %% ../nbs/28_scheme.ipynb #c007
-RULES = dict(bias='dew_nb.bias:BiasRule')
-CONTEXTS = dict(encoder='dew_nb.context:ContextEncoder')
+# %% ../nbs/28_scheme.ipynb #np007
+RULES = dict(bias='dew_nb.bias:BiasRule', tournament='dew_nb.tournament:TournamentRule')
+CONTEXTS = dict(encoder='dew_nb.context:ContextEncoder',
+                compiled='dew_nb.compiled:CompiledContexts')
 
 # %% ../nbs/28_scheme.ipynb #c008
 def find_class(
@@ -148,7 +149,7 @@ class Blueprint:
     progress: bool|None = None # progress bars; None: where there is much to do
     def __repr__(self): return f'Blueprint({self.meta["host"]!r}, {self.tokens}, {self.reference})'
 
-# %% ../nbs/28_scheme.ipynb #c024
+# %% ../nbs/28_scheme.ipynb #np024
 def read_reference(
     host, # from `load_host`
     config:DEWConfig, # says whether it is needed
@@ -158,7 +159,7 @@ def read_reference(
     "The reference sample of a configuration, empty if it needs none"
     c = config
     needed = c.token_whitening == 'frequency' or c.null == 'key' or (
-        c.context_transform and not c.hashed)
+        not c.hashed and (c.context_transform or c.contexts != 'encoder'))
     if not needed: texts = []
     elif texts is None: texts = reference_texts()
     return Reference.read(texts, host.tokenizer, c.k, len(host.embeddings), limit)
@@ -210,16 +211,16 @@ def check_key(
         f'key must be a SecretKey, got {type(key).__name__}: '
         'use SecretKey.from_env, .from_file, .from_hex or .generate')
 
-# %% ../nbs/28_scheme.ipynb #c030
+# %% ../nbs/28_scheme.ipynb #np030
 @patch
 def _anchor(self:Blueprint, rule, contexts):
     "The reference sample under the key; None if there is none"
     ref = self.reference
-    if self.config.null != 'key' or not len(ref): return None
+    if self.config.null != 'key' or not len(ref) or rule.kernel.slope is None: return None
     if ref.vectors is None: c = contexts.encode(ref.windows)
     else: c = contexts.transform.transform(ref.vectors)
     ids = torch.as_tensor(ref.tokens, device=rule.table.device)
-    return Anchor.fit(rule, rule.project(c), ids)
+    return Anchor.fit(rule, c, ids)
 
 # %% ../nbs/28_scheme.ipynb #c031
 @patch
@@ -265,7 +266,7 @@ def check_build(
 # %% ../nbs/28_scheme.ipynb #c035
 log = logging.getLogger(__name__)
 
-# %% ../nbs/28_scheme.ipynb #c036
+# %% ../nbs/28_scheme.ipynb #np036
 @patch(cls_method=True)
 def build(cls:DEW,
     host, # from `load_host`
@@ -286,7 +287,8 @@ def build(cls:DEW,
     new = Blueprint.prepare(host, wrap_encoder(encoder), config or DEWConfig(), reference,
         max_reference_windows, tokens, dtype=dtype, progress=progress,
         device=device or getattr(host, 'device', None)).under(key)
-    if new.config.null == 'key' and new.anchor is None: log.warning(
+    linear = new.rule.kernel.slope is not None
+    if new.config.null == 'key' and linear and new.anchor is None: log.warning(
         'fewer than %d windows of the reference carry a mark: no anchor is made, and rates of '
         'single keys may stray further', FEW)
     return new

@@ -79,11 +79,12 @@ class Reader:
         special:np.ndarray, # (S,) ids that are in no window
         k:int, # tokens in a window
         alive:np.ndarray, # (V,) bool, tokens that carry a mark
-        dedup:bool=True, # count a repeated (window, token) pair once
+        dedup:bool=True, # count what is repeated once
+        repeats:str='pair', # what counts once: a 'pair' of window and token, or a 'window'
         max_windows:int=16_384 # windows in a group
     ):
         self.tok, self.special, self.k, self.alive = tok, special, k, alive
-        self.dedup, self.max_windows = dedup, max_windows
+        self.dedup, self.repeats, self.max_windows = dedup, repeats, max_windows
     def __repr__(self): return f'Reader(k={self.k}, dedup={self.dedup})'
 
 # %% ../nbs/30_text.ipynb #c022
@@ -106,8 +107,9 @@ def _positions(self:Reader, flat, inside):
 # %% ../nbs/30_text.ipynb #c024
 @patch
 def _first(self:Reader, text, pairs):
-    "Which (window, token) pairs occur for the first time in their text"
+    "Which pairs, or windows, occur for the first time in their text"
     if not self.dedup: return np.ones(len(pairs), bool)
+    if self.repeats == 'window': pairs = pairs[:,:-1]
     first = np.zeros(len(pairs), bool)
     first[unique_rows(np.column_stack([text, pairs]))[0]] = True
     return first
@@ -130,7 +132,7 @@ def read(self:Reader,
         offsets = np.array(e.offsets, np.int64).reshape(-1, 2)
         yield Document(t, ids[d], offsets, pairs[i:j,:-1], inside[pos[i:j]], first[i:j])
 
-# %% ../nbs/30_text.ipynb #c030
+# %% ../nbs/30_text.ipynb #c032
 @patch
 def stream(self:Reader,
     texts, # any iterable of strings
@@ -148,10 +150,10 @@ def stream(self:Reader,
             batch, size = [], 0
     if batch: yield from self.read(batch)
 
-# %% ../nbs/30_text.ipynb #c031
+# %% ../nbs/30_text.ipynb #c033
 LONG = 1 << 15                                  # positions; a longer text goes alone
 
-# %% ../nbs/30_text.ipynb #c032
+# %% ../nbs/30_text.ipynb #c034
 @patch
 def groups(self:Reader,
     texts, # any iterable of strings

@@ -1,0 +1,89 @@
+"The tournament rule with compiled contexts from end to end, with an encoder that is quick because it means nothing"
+import numpy as np
+import pytest
+import torch
+
+from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_host
+from dew_nb.insertion import DEWWatermarkingConfig
+
+KEY = SecretKey(b'an example key: never use this one')
+CONFIG = dict(rule='tournament', contexts='compiled', candidates='top_m', m=64, n=64, layers=12)
+
+
+class Quick:
+    "Vectors from letter counts"
+    name, digest = 'letters', 'letters-1'
+    def encode(self, texts):
+        x = np.zeros((len(texts), 32), np.float32)
+        for i,t in enumerate(texts):
+            for j,c in enumerate(t[:40]): x[i, (ord(c)*7 + j) % 32] += 1
+        return x + .01
+
+
+@pytest.fixture(scope='module')
+def wm():
+    return DEW.build(load_host(), Quick(), KEY, DEWConfig(**CONFIG), progress=False)
+
+
+@pytest.fixture(scope='module')
+def texts(wm):
+    prompts = ['The old harbour', 'To bake a good loaf of bread']
+    return [wm.generate(prompts, max_new_tokens=48, seed=1, mark=m, temperature=.9) for m in (True, False)]
+
+
+def test_marked_and_unmarked(wm, texts):
+    marked, plain = (wm.detector().detect(t) for t in texts)
+    assert all(r.p_value < 1e-3 for r in marked) and not any(r.p_value < 1e-2 for r in plain)
+    assert all(-1 <= np.nanmin(r.token_scores) and np.nanmax(r.token_scores) <= 1 for r in marked)
+
+
+def test_file_needs_no_encoder(wm, texts, tmp_path):
+    "Saved and loaded without an encoder, the detector gives the same verdicts"
+    det = wm.detector()
+    again = Detector.load(det.save(tmp_path/'t.dew'))
+    for x,y in zip(det.detect(texts[0]), again.detect(texts[0])):
+        assert x.n_scored == y.n_scored and x.z == pytest.approx(y.z, abs=.3)      # layers in half precision
+    assert KEY._raw not in (tmp_path/'t.dew').read_bytes()
+
+
+def test_plain_transformers(wm):
+    "The same door for those who call generate themselves: after temperature and top-p"
+    tok, model = wm.host.tokenizer, wm.host.model
+    inp = tok('The old harbour', return_tensors='pt')
+    seen = []
+    class Look(DEWWatermarkingConfig):
+        def construct_processor(self, vocab_size, device):
+            mark = super().construct_processor(vocab_size, device)
+            def step(ids, scores): seen.append(scores); return mark(ids, scores)
+            return step
+    torch.manual_seed(0)
+    out = model.generate(**inp, watermarking_config=Look(wm), max_new_tokens=8, do_sample=True, top_k=5, pad_token_id=tok.pad_token_id)
+    assert out.shape[1] <= inp['input_ids'].shape[1] + 8
+    assert all(torch.isfinite(s).sum() <= 5 for s in seen) and len(seen) > 4
+
+
+def test_decoding_that_draws_nothing_is_refused(wm):
+    with pytest.raises(ValueError, match='do_sample=True'): wm.generate('Bread', do_sample=False)
+    with pytest.raises(ValueError, match='do_sample=True'): wm.generate('Bread', num_beams=2)
+    assert wm.generate('Bread', max_new_tokens=1, do_sample=False, mark=False)
+
+
+def test_long_text_in_pieces(wm, monkeypatch):
+    "A kernel without a linear form sums a sample of pairs; about the same z"
+    import dew_nb.detection as d, dew_nb.keynull as k, dew_nb.text as t
+    rng = np.random.default_rng(0)
+    words = [''.join(chr(97+c) for c in rng.integers(0, 26, 4)) for _ in range(300)]
+    text = ' '.join(rng.choice(words, 900))
+    whole = wm.detector().detect(text)
+    monkeypatch.setattr(k, 'EXACT', 400)
+    sampled = wm.detector().detect(text)
+    assert sampled.score == pytest.approx(whole.score) and sampled.z == pytest.approx(whole.z, rel=.15, abs=.15)
+    for m in (d, t): monkeypatch.setattr(m, 'LONG', 500)
+    pieces = wm.detector().detect(text)
+    assert pieces.score == pytest.approx(whole.score, abs=1e-5) and pieces.z == pytest.approx(whole.z, rel=.2, abs=.2)
+
+
+@pytest.mark.parametrize('bad,what', [(dict(layers=0), 'layers'), (dict(order=0), 'order'), (dict(context_decay=0), 'context_decay'),
+                                      (dict(rule='tournamnt'), "rule must be one of")])
+def test_bad_choices(bad, what):
+    with pytest.raises(ValueError, match=what): DEW.build(load_host(), Quick(), KEY, DEWConfig(**(CONFIG | bad)))
