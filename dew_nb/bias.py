@@ -211,8 +211,7 @@ def iid_null(self:BiasRule,
 @patch
 def state(self:BiasRule) -> tuple:
     "Tensors and metadata for a file"
-    t = self.table
-    return dict(rows=t.rows, ctx=t.ctx), dict(t.meta, n=t.n, folded=t.folded)
+    return self.table.state()
 
 # %% ../nbs/25_bias.ipynb #c045
 @patch(cls_method=True)
@@ -223,7 +222,4 @@ def from_state(cls:BiasRule,
     device=None # where to put the table
 ) -> BiasRule:
     "The rule of a file"
-    meta = dict(meta)
-    n, folded = meta.pop('n'), meta.pop('folded')
-    rows, ctx = (tensors[k].to(device) for k in ('rows', 'ctx'))
-    return cls(config, TokenTable(rows, ctx, n, folded, meta))
+    return cls(config, TokenTable.from_state(tensors, meta, device))

@@ -17,6 +17,7 @@ from tqdm.auto import tqdm
 # %% ../nbs/23_compiled.ipynb #c004
 from .artefacts import cached_tensor
 from .assets import cache_dir
+from .context import keep_tokenizer, kept_tokenizer
 from .tokenization import backend, special_ids
 from .whitening import count_weights, unit_rows, zipf_weights
 
@@ -133,9 +134,7 @@ def prepare(cls:CompiledContexts,
 @patch
 def state(self:CompiledContexts) -> tuple:
     "Tensors and metadata for a file; the table in half precision"
-    text = torch.frombuffer(bytearray(self.tok.to_str().encode()), dtype=torch.uint8)
-    return (dict(contexts=self.table.half(), special=torch.from_numpy(self.special), tokenizer=text),
-            dict(decay=self.decay))
+    return dict(contexts=self.table.half()) | keep_tokenizer(self), dict(decay=self.decay)
 
 # %% ../nbs/23_compiled.ipynb #c025
 @patch(cls_method=True)
@@ -146,7 +145,5 @@ def from_state(cls:CompiledContexts,
     encoder=None # not needed
 ) -> CompiledContexts:
     "The context space of a file"
-    from tokenizers import Tokenizer
-    tok = Tokenizer.from_str(tensors['tokenizer'].numpy().tobytes().decode())
-    new = cls(tensors['contexts'], tok, k, meta['decay'])
+    new = cls(tensors['contexts'], kept_tokenizer(tensors), k, meta['decay'])
     return new._with(tensors['special'].numpy())
