@@ -91,6 +91,7 @@ class DEWConfig:
     order: int = 2 # 1: as smooth as the bias; each further one is sharper in the context
     context_decay: float = 1.0 # weight of a token over that of the next, for contexts='compiled'
     context_damping: float|None = None # a of a/(a + frequency); None: all tokens count alike
+    context_width: int|None = None # of compiled contexts; None: as wide as the encoder's vectors
     def __post_init__(self): self.check()
 
 # %% ../nbs/20_config.ipynb #c018
@@ -110,6 +111,7 @@ def check(self:DEWConfig):
     check_whole('order', self.order, 1, 8)
     check_number('context_decay', self.context_decay, 0, 1)
     if self.context_damping is not None: check_number('context_damping', self.context_damping, 0, 1)
+    if self.context_width is not None: check_whole('context_width', self.context_width, 2, 1 << 16)
     for f in CHOICES: check_choice(f, getattr(self, f))
     for f in ('rule', 'contexts'): check_name(f, getattr(self, f))
 
@@ -129,12 +131,14 @@ def hashed(self:DEWConfig) -> bool:
 PRESETS = dict(
     paper=dict(lam=2.0, token_whitening='uniform', context_transform=None, shrinkage=0.0,
                null='iid'),
-    calibrated=dict())
+    calibrated=dict(),
+    tournament=dict(rule='tournament', contexts='compiled', k=4, m=256, n=64, context_decay=.62,
+                    context_damping=1e-3, context_width=64))
 
 # %% ../nbs/20_config.ipynb #c026
 @patch(cls_method=True)
 def preset(cls:DEWConfig,
-    name:str='calibrated', # 'paper' or 'calibrated'
+    name:str='calibrated', # 'paper', 'calibrated' or 'tournament'
     **changes # fields to set otherwise
 ) -> DEWConfig:
     "A named configuration, with changes"

@@ -200,7 +200,8 @@ def prepare(cls:Blueprint,
         space = find_class(c.contexts, CONTEXTS, 'contexts')
         contexts, reference = space.prepare(encoder, host, c, reference, kwargs.get('progress'))
     meta = _origin(host, encoder, c, tokens)
-    return cls(c, host, tokens, contexts, reference, encoder.dim, meta, **kwargs)
+    d_C = getattr(contexts, 'dim', encoder.dim)
+    return cls(c, host, tokens, contexts, reference, d_C, meta, **kwargs)
 
 # %% ../nbs/28_scheme.ipynb #c029
 def check_key(
