@@ -250,3 +250,48 @@ def test_memory_is_bounded(detector):
         tracemalloc.stop()
     detector.reader.max_windows = old
     assert peak[2000] < 1.25*peak[500] < 50e6
+
+
+def wide_bytes(width):
+    "Bytes in tensors that are alive and have rows of a width"
+    import gc, torch
+    alive = [t for t in gc.get_objects() if type(t) is torch.Tensor and t.ndim == 2 and t.shape[1] == width]
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in alive}.values())
+
+
+@pytest.mark.parametrize('rule', ['bias', 'tournament'])
+def test_memory_of_naming_is_bounded(scheme, monkeypatch, rule):
+    "Several keys, a text in many pieces: what is kept of the contexts grows neither with its length nor with the keys"
+    import dew_nb.detection as d, dew_nb.keynull as k
+    if rule == 'tournament':
+        ids = scheme.host.tokenizer(long_text())['input_ids']
+        scheme = DEW.build(scheme.host, Quick(), SecretKey(bytes(16)), DEWConfig(rule=rule, layers=2),
+                           tokens=scheme.blueprint.tokens.narrow(ids))
+    dets = [scheme.detector() for _ in range(3)]
+    set_long(monkeypatch, 500)
+    monkeypatch.setattr(k, 'EXACT', 200)
+    at_piece, old = [], d._contexts
+    monkeypatch.setattr(d, '_contexts', lambda s, w: (at_piece.append(wide_bytes(32)), old(s, w))[1])
+    identify(long_text(), dict(zip('abc', dets)))
+    assert len(at_piece) > 10
+    sample, piece = 200*32*4, 500*32*4
+    assert max(at_piece) - at_piece[0] <= 4*piece + 2*sample      # the last piece may still be there
+
+
+def test_steep_slopes_of_long_repetitive_texts(scheme, monkeypatch):
+    "Above EXACT positions the sum over pairs keeps what the linear form leaves out"
+    import torch
+    import dew_nb.keynull as k
+    from dew_nb.bias import TanhKernel
+    from dew_nb.whitening import unit_rows
+    text = ' '.join(f'The {a} {b} was in the {c} when the {b} of the {c} was {a}.' for a in 'old new big red'.split()
+                    for b in 'house city river road'.split() for c in 'north south west east'.split())
+    doc, = scheme.detector().reader.read([text])
+    u = unit_rows(scheme.contexts.encode(doc.windows[doc.first]))
+    r = unit_rows(scheme.rule.rows(torch.from_numpy(doc.tokens[doc.first])).float())
+    for gamma in (.5, 2., 5.):
+        monkeypatch.setattr(k, 'EXACT', 4096)
+        exact = k.pair_sum(TanhKernel(gamma), r, u).item()
+        monkeypatch.setattr(k, 'EXACT', len(r)*2//3)
+        assert k.pair_sum(TanhKernel(gamma), r, u).item() == pytest.approx(exact, rel=.02)
+    assert k.linear_sum(TanhKernel(5.), r.T @ u, len(r)).item() < .95*exact

@@ -401,10 +401,11 @@ def test_digests_are_those_of_stored_detectors():
         'minilm': 'minilm-53aa5117-r1', 'use-multilingual': 'use-multilingual-0db566fd-r1'}
 
 
-def test_wrapped_object_has_the_digest_of_its_class_and_width():
+def test_wrapped_object_had_the_digest_of_its_class_and_width():
+    "Files of earlier releases name it so"
     class L:
         def encode(self, texts): return [[len(t), 1] for t in texts]
-    assert wrap_encoder(L()).digest == '37fbdfb5b9a1df398d98d213810a8fe05ce65029ec143a6617e315b2a1364ad8'
+    assert wrap_encoder(L()).old_digest == '37fbdfb5b9a1df398d98d213810a8fe05ce65029ec143a6617e315b2a1364ad8'
 
 
 def test_an_object_is_asked_with_texts_alone():
@@ -417,3 +418,16 @@ def test_an_object_is_asked_with_texts_alone():
     assert type(enc.encode(['a'])) is np.ndarray
     t = enc.encode(['a', 'b'], convert_to_tensor=True)
     assert torch.is_tensor(t) and t.dtype == torch.float32 and t.shape == (2, 3)
+
+
+def test_wrapped_host_without_a_pad_token_can_write():
+    "Many tokenizers have none; prompts of two lengths need one"
+    import copy
+    from dew_nb.hosts import wrap_host
+    from dew_nb.insertion import prompt_ids
+    host = load_host(device='cpu')
+    tok = copy.deepcopy(host.tokenizer)
+    tok.pad_token = None
+    assert tok.pad_token_id is None
+    ids = prompt_ids(wrap_host(host.model, tok).tokenizer, ['A', 'A longer prompt'])
+    assert ids['attention_mask'].sum(1).tolist() == [1, 3]

@@ -196,3 +196,17 @@ def test_stronger_marks_as_the_page_reads_them(tmp_path, monkeypatch):
     info, stored = (json.loads((p/'detect.json').read_text()) for p in (tmp_path, STUDIES/'data'))
     assert {k for k in info['perplexity']} <= stored['perplexity'].keys() and len(info['perplexity']) == 5*2
     assert info['configs'].keys() == stored['configs'].keys() and info['device'] == 'a toy'
+
+
+def test_the_speed_study_gives_xlmr_a_tokenizer_of_its_kind():
+    "Unigram, of XLM-R's size, with its marks around a text; the memo of words does not apply to it"
+    from dew_nb.tokenization import backend
+    from dew_nb.wordids import WordIds
+    spec = importlib.util.spec_from_file_location('speed', Path(__file__).parent.parent/'nbs/studies/speed.py')
+    speed = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(speed)
+    tok = speed.shaped_tokenizer()
+    assert len(tok) == 250_002 and type(backend(tok).model).__name__ == 'Unigram'
+    ids = tok('Le vieux port, 東京')['input_ids']
+    assert [ids[0], ids[-1], tok.pad_token_id] == [0, 2, 1] and tok.unk_token_id not in ids
+    assert not WordIds(backend(tok)).local

@@ -6,7 +6,8 @@ interleaved run.
     python nbs/studies/speed.py --only-detect 1000 --singles 200 --out nbs/studies/data/speed_detect.json
 
 Each round times every variant once, in random order; reported are medians over rounds of the seconds
-per step and of the ratio within the round. The shape of Llama-3.2-3B has random weights. With
+per step and of the ratio within the round. The shape of Llama-3.2-3B has random weights; its encoder has
+XLM-R-base's shape and a Unigram tokenizer of XLM-R's size, made of the vocabularies at hand. With
 --detect, also how much faster many texts are in one call than one call each; with --only-detect that
 alone.
 """
@@ -17,6 +18,7 @@ from pathlib import Path
 import torch
 
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
+from dew_nb.assets import asset_path
 from dew_nb.encoders import wrap_encoder
 from dew_nb.evaluation.content import machine, study_key
 from dew_nb.evaluation.corpora import build_corpus
@@ -44,13 +46,36 @@ def shaped_host(device):
     finally: torch.set_default_dtype(torch.float32)
     return wrap_host(model, load_host(device='cpu').tokenizer, 'llama-3.2-3b shape')
 
+def xlmr_pieces(size):
+    "Pieces and scores of a Unigram vocabulary: those of the multilingual encoder, then Gemma's below them"
+    from sentencepiece import SentencePieceProcessor
+    sp = SentencePieceProcessor(model_file=str(asset_path('use-multilingual')/'sp.model'))
+    pieces = dict.fromkeys(('<s>', '<pad>', '</s>', '<unk>'), 0.)
+    for i in range(6, sp.get_piece_size()): pieces.setdefault(sp.id_to_piece(i), sp.get_score(i))
+    least = min(pieces.values())
+    more = json.loads((asset_path('gemma3-270m')/'tokenizer.json').read_text())['model']['vocab']
+    for i,p in enumerate(sorted(more, key=more.get)):
+        if len(pieces) < size - 1 and not p.startswith('<'): pieces.setdefault(p, least - i*1e-6)
+    return [*pieces.items(), ('<mask>', 0.)]
+
+def shaped_tokenizer(size=250_002):
+    "A tokenizer of XLM-R's kind and size: SentencePiece's Unigram over 250,002 pieces, no memo of words applies to it"
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+    tok = Tokenizer(models.Unigram(xlmr_pieces(size), unk_id=3))
+    tok.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC()])
+    tok.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    tok.post_processor = processors.TemplateProcessing('<s> $A </s>', special_tokens=[('<s>', 0), ('</s>', 2)])
+    return PreTrainedTokenizerFast(tokenizer_object=tok, model_max_length=512, bos_token='<s>', eos_token='</s>',
+        cls_token='<s>', sep_token='</s>', pad_token='<pad>', unk_token='<unk>', mask_token='<mask>')
+
 def shaped_encoder(device):
-    "An encoder of XLM-R-base's shape with random weights"
+    "An encoder of XLM-R-base's shape with random weights, and a tokenizer of its kind"
     from sentence_transformers import SentenceTransformer
     try: from sentence_transformers.models import Pooling, Transformer
     except ImportError: from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
     from transformers import XLMRobertaConfig, XLMRobertaModel
-    tok = load_encoder(device='cpu').backend.model.tokenizer
+    tok = shaped_tokenizer()
     with tempfile.TemporaryDirectory() as d:
         config = XLMRobertaConfig(vocab_size=len(tok), pad_token_id=tok.pad_token_id, **XLM_R)
         XLMRobertaModel(config).save_pretrained(d)

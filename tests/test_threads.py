@@ -1,0 +1,97 @@
+"Eight threads get what one thread gets: encoders, contexts, detection, insertion, and on a GPU recorded graphs"
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dew_nb import DEW, DEWConfig, SecretKey, load_encoder, load_host
+from dew_nb.context import ContextEncoder
+from dew_nb.graphs import FixedShapeEncoder
+from dew_nb.sources import TokenSpace, reference_texts
+
+DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
+CLOSE = dict(atol=1e-3 if DEVICE == 'cuda' else 1e-5, rtol=0)      # one thread and eight may make other batches
+
+
+def all_at_once(f, items):
+    with ThreadPoolExecutor(8) as threads: return list(threads.map(f, items))
+
+
+@pytest.fixture(scope='module')
+def texts(): return [' '.join(t.split()[:25]) for t in reference_texts()[:12]]
+
+
+@pytest.fixture(scope='module')
+def scheme(texts):
+    host, enc = load_host(device=DEVICE), load_encoder(device=DEVICE)
+    tokens = TokenSpace.of_host(host, None).narrow(np.concatenate([host.tokenizer(t)['input_ids'] for t in texts]))
+    return DEW.build(host, enc, SecretKey(b'an example key: never use this one'), DEWConfig(token_whitening=None),
+                     reference=texts, tokens=tokens, progress=False)
+
+
+def fresh(scheme, cache):
+    "The scheme with a context space of its own around the same encoder"
+    c = scheme.contexts
+    return replace(scheme, contexts=ContextEncoder(c.encoder, scheme.host.tokenizer, c.k, c.transform, cache))
+
+
+def test_one_encoder_for_all(scheme):
+    "Texts of all lengths, so that the tokenizer is told to pad otherwise each time"
+    enc = scheme.contexts.encoder
+    lots = [[f'{"very "*(i*j % 7)}long number {i}' for j in range(3)] for i in range(24)]
+    for a,b in zip(all_at_once(enc.encode, lots), map(enc.encode, lots)): np.testing.assert_allclose(a, b, **CLOSE)
+
+
+def test_one_context_encoder_with_a_busy_memory(scheme):
+    rng = np.random.default_rng(0)
+    w = rng.integers(100, 40_000, (200, 3))
+    asked = [rng.integers(0, 200, 40) for _ in range(24)]
+    shared, alone = fresh(scheme, 256).contexts, fresh(scheme, 0).contexts
+    answer = alone.encode(w)
+    for i,v in zip(asked, all_at_once(lambda i: shared.encode(w[i]), asked)):
+        torch.testing.assert_close(v, answer[torch.as_tensor(i, device=v.device)], **CLOSE)
+
+
+def same(a, b):
+    for x,y in zip(a, b): assert [x.z, x.score] == pytest.approx([y.z, y.score], abs=1e-3) and x.n_scored == y.n_scored
+
+
+def test_one_detector(scheme, texts):
+    det = fresh(scheme, 256).detector()
+    same(all_at_once(det.detect, texts), [det.detect(t) for t in texts])
+
+
+def test_detectors_that_share_an_encoder(scheme, texts):
+    "As a server has them: many files, one encoder"
+    dets = [fresh(scheme, 256).detector() for _ in range(8)]
+    same(all_at_once(lambda i: dets[i % 8].detect(texts[i]), range(12)), [dets[0].detect(t) for t in texts])
+
+
+def test_processors(scheme, texts):
+    "Eight calls of generate, step by step"
+    wm, tok = fresh(scheme, 256), scheme.host.tokenizer
+    def steps(i):
+        g = torch.Generator().manual_seed(i)
+        ids, p = torch.tensor([tok(texts[i])['input_ids'][:16]]), wm.processor(2)
+        return torch.stack([p(ids[:, :T], torch.randn(1, len(scheme.table), generator=g)) for T in range(2, 16)])
+    for a,b in zip(all_at_once(steps, range(8)), map(steps, range(8))): torch.testing.assert_close(a, b, **CLOSE)
+
+
+def test_generate(scheme):
+    "Seeds hold in threads, whoever else draws; prompts are of many lengths"
+    def write(i): return scheme.generate(['The old harbour', 'It was '*(i + 1)], max_new_tokens=4, seed=i)
+    assert all_at_once(write, range(8)) == [write(i) for i in range(8)]
+
+
+@pytest.mark.skipif(DEVICE == 'cpu', reason='needs a GPU')
+def test_recorded_graphs(scheme):
+    "One set of graphs, eight threads, each with its stream; shapes are recorded while others replay"
+    enc, rng = scheme.contexts.encoder, np.random.default_rng(0)
+    fast, words = FixedShapeEncoder(enc), 'the old harbour was quiet when they came home'.split()
+    lots = [[' '.join(rng.choice(words, 3)) for _ in range(rng.integers(1, 40))] for _ in range(400)]
+    def encode(texts):
+        with torch.cuda.stream(torch.cuda.Stream()): return fast.encode(texts)
+    for a,b in zip(all_at_once(encode, lots), map(enc.encode, lots)): np.testing.assert_allclose(a, b, **CLOSE)
+    assert fast.model.record and len(fast.model.graphs) > 3
