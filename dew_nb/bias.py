@@ -93,6 +93,7 @@ class BiasRule:
     table: TokenTable # token vectors under the key
     last = False # it acts before temperature, top-k and top-p
     repeats = 'pair' # a pair of window and token counts once in a text
+    lean = 0. # allowance for a key's lean; here the anchor deals with it
     @property
     def kernel(self) -> TanhKernel: return TanhKernel(self.config.gamma)
     @property

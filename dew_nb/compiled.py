@@ -52,7 +52,7 @@ def cached_token_vectors(
 ) -> torch.Tensor:
     "`token_vectors` of a host, from the cache folder if they are there"
     V = len(host.embeddings)
-    what = repr(('tokens', V, encoder.digest, host.tokenizer_digest)).encode()
+    what = repr(('tokens', V, encoder.identity, host.tokenizer_digest)).encode()
     path = cache_dir()/f'tokens-{hashlib.sha256(what).hexdigest()[:32]}.safetensors'
     return cached_tensor(path, lambda: token_vectors(encoder, host.tokenizer, V, progress=progress))
 

@@ -19,6 +19,7 @@ from fastcore.basics import patch
 from tokenizers import Tokenizer
 
 # %% ../nbs/22_context.ipynb #c004
+from .encoders import wrap_encoder
 from .graphs import FixedShapeEncoder, send
 from .keys import SecretKey, keyed_unit_vectors
 from .tokenization import backend, special_ids
@@ -246,7 +247,7 @@ def prepare(cls:ContextEncoder,
     "The context space of a host, and the reference sample with its vectors"
     new, kind = cls(encoder, host.tokenizer, config.k), config.context_transform
     if not kind and config.null != 'key': return new, reference
-    tag = encoder.digest, host.tokenizer_digest, config.k
+    tag = wrap_encoder(encoder).identity, host.tokenizer_digest, config.k
     reference = reference.encode(new, tag, progress)
     new.transform = ContextTransform.fit(reference.vectors, kind)
     return new, reference

@@ -23,8 +23,9 @@ from .calibration import NullCalibration
 from .config import DEWConfig
 from .context import HashedContexts
 from .encoders import load_encoder, wrap_encoder
+from .fingerprint import Fingerprint
 from .graphs import send
-from .keynull import Anchor, TextSums, linear_sum, sampled_sum
+from .keynull import Anchor, TextSums, sample_positions, sampled_sum
 from .scheme import CONTEXTS, DEW, RULES, find_class
 from .text import LONG, Reader, check_many, check_one_or_many
 from .whitening import unit_rows
@@ -176,26 +177,20 @@ def _one_scheme(scheme, sums, c, u, ids, pairs):
 class _LongSums:
     "What is kept of a long text from piece to piece, for one scheme"
     def __init__(self, scheme):
-        self.scheme, self.M, self.kept, self.scores, self.cov = scheme, 0, [], [], []
+        self.scheme, self.M, self.scores, self.cov = scheme, 0, [], []
     def add(self, c, u, ids, first):
         "One more piece"
         s = self.scheme
         self.scores.append(s.rule.score(s.rule.project(c), ids[:,None])[:,0])
         if s.config.null != 'key': return
         r = _rows(s, ids)
-        if s.rule.kernel.slope is None: self.kept.append((r[first][::8], u[first][::8]))
-        else: self.M = self.M + ((r*first[:,None]).T @ u).double()
+        if s.rule.kernel.slope is not None: self.M = self.M + ((r*first[:,None]).T @ u).double()
         if s.anchor is not None: self.cov.append(s.anchor.covariance(r, u))
-    def _pairs(self, kernel, L):
-        "Sum over pairs, by the linear form or from a sample of the positions"
-        if kernel.slope is not None: return linear_sum(kernel, self.M, L)
-        r, u = (torch.cat(x) for x in zip(*self.kept))
-        return L + (sampled_sum(kernel, r, u) - len(r))*(L/len(r))**2
-    def pending(self, L):
-        "The numbers of the whole text"
-        out = [torch.cat(self.scores)]
-        if self.scheme.config.null == 'key':
-            out.append(self._pairs(self.scheme.rule.kernel, L)[None])
+    def pending(self, L, ids, u):
+        "The numbers of the whole text, with tokens and contexts of a sample of its positions"
+        out, s = [torch.cat(self.scores)], self.scheme
+        if s.config.null == 'key':
+            out.append(sampled_sum(s.rule.kernel, _rows(s, ids), u, L, self.M)[None])
         return Pending(*out, *([torch.cat(self.cov)] if self.cov else []))
 
 # %% ../nbs/31_detection.ipynb #c025
@@ -206,12 +201,17 @@ def measure_long(
 ) -> list:
     "Score one very long text under each scheme, piece by piece"
     device, parts = schemes[0].table.device, [_LongSums(s) for s in schemes]
+    some = np.flatnonzero(doc.first)
+    some, kept = some[sample_positions(len(some)).numpy()], []
     for i in range(0, len(doc), LONG):
-        at = slice(i, i+LONG)
+        at, here = slice(i, i+LONG), some[(some >= i) & (some < i+LONG)] - i
         c = _contexts(schemes[0], doc.windows[at]).to(device)
+        u = unit_rows(c.float())
+        kept.append(u[send(here, device)])
         ids, first = (send(x[at], device) for x in (doc.tokens, doc.first))
-        for p in parts: p.add(c, unit_rows(c.float()), ids, first)
-    return [Measurement(sums, p.pending(sums.L[0])) for p in parts]
+        for p in parts: p.add(c, u, ids, first)
+    ids, u = send(doc.tokens[some], device), torch.cat(kept)
+    return [Measurement(sums, p.pending(sums.L[0], ids, u)) for p in parts]
 
 # %% ../nbs/31_detection.ipynb #np025
 class Detector:
@@ -373,13 +373,19 @@ def _named_encoder(meta):
         f'This detector was built with the encoder {meta["encoder"]!r}, which cannot be loaded by '
         f'that name ({e}). Give it yourself: Detector.load(path, encoder=...)') from None
 
-def _check_encoder(encoder, meta, check):
-    "Refuse an encoder with other weights"
-    if check and encoder.digest != meta['encoder_digest']: raise ValueError(
-        f'This detector was built with the encoder {meta["encoder"]!r} '
-        f'(digest {meta["encoder_digest"][:12]}…); {encoder.name!r} has digest '
-        f'{encoder.digest[:12]}…. Scores would mean nothing. Give the right encoder, '
-        'or check=False if you know that its vectors are the same.')
+def _other(encoder, meta):
+    "How an encoder differs from the one of a file; None: not at all"
+    probe, want = meta.get('encoder_probe'), meta['encoder_digest']
+    if probe: return Fingerprint.from_state(probe).difference(encoder.fingerprint)
+    if want not in (encoder.digest, encoder.old_digest):       # a file without a fingerprint
+        return f'the digest {encoder.digest[:12]}…, not {want[:12]}…'
+
+def _check_encoder(encoder, meta):
+    "Refuse an encoder that does not do what the one of the file did"
+    if how := _other(encoder, meta): raise ValueError(
+        f'This detector was built with the encoder {meta["encoder"]!r}; the one given, '
+        f'{encoder.name!r}, has {how}. Scores would mean nothing. Give the right encoder (its '
+        'weights, pooling, normalisation and prefix), or check=False if you know better.')
 
 # %% ../nbs/31_detection.ipynb #np059
 def _load_contexts(tensors, meta, config, encoder, device, check):
@@ -391,7 +397,7 @@ def _load_contexts(tensors, meta, config, encoder, device, check):
     if not getattr(space, 'needs_encoder', True):
         return space.from_state(tensors, meta, config.k).to(device or 'cpu'), device or 'cpu'
     encoder = _named_encoder(meta) if encoder is None else wrap_encoder(encoder)
-    _check_encoder(encoder, meta, check)
+    if check: _check_encoder(encoder, meta)
     contexts = space.from_state(tensors, meta, config.k, encoder)
     return contexts, device or getattr(encoder, 'device', 'cpu')
 
@@ -408,7 +414,7 @@ def load(cls:Detector,
     path:str|Path, # what `save` wrote
     encoder=None, # the encoder it was built with; None: load it by its name
     device=None, # where to put the table; None: the encoder's
-    check:bool=True # refuse an encoder with other weights
+    check:bool=True # refuse an encoder that gives other vectors
 ) -> Detector:
     "Read a detector back; needs no host model and no hub"
     t, meta = load_artefact(path, 'detector')

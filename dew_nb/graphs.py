@@ -12,6 +12,7 @@ import logging
 import numpy as np
 import torch
 from fastcore.basics import patch
+from .encoders import lock_of
 from .tokenization import backend
 from .wordids import WordIds, pad_rows
 
@@ -38,8 +39,9 @@ class RecordedModel:
         few:int=64 # up to so many rows there are graphs of half the columns
     ):
         self.model, self.device, self.few = model, device, few
-        self.graphs, self.maskless = {}, True
+        self.graphs, self.maskless, self.lock = {}, True, lock_of(model)
         self.record = device.type == 'cuda'
+        self.done = torch.cuda.Event() if self.record else None
         self.pad = model.tokenizer.pad_token_id or 0
         inputs = model.tokenizer.model_input_names
         self.extra = [k for k in ('token_type_ids',) if k in inputs]
@@ -76,7 +78,7 @@ def _record(self:RecordedModel, x:torch.Tensor) -> tuple:
         for _ in range(3): self.forward(x)
     torch.cuda.current_stream().wait_stream(side)
     g = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(g): out = self.forward(x)
+    with torch.cuda.graph(g, capture_error_mode='thread_local'): out = self.forward(x)
     return g, out
 
 # %% ../nbs/15_graphs.ipynb #37e7b679
@@ -104,6 +106,18 @@ def to_shape(
     if N <= few and (rows[:, T//2:] < 0).all(): T //= 2
     return np.concatenate([rows, np.repeat(rows[:1], B-N, 0)])[:, :T]
 
+# %% ../nbs/15_graphs.ipynb #dd272db1
+@patch
+def _play(self:RecordedModel, rows:torch.Tensor) -> torch.Tensor:
+    "Vectors of rows of a recorded shape, for one thread at a time"
+    g, x, out = self.graph(*rows.shape)
+    if self.done: self.done.wait()       # for the last one, whatever its stream
+    x.copy_(rows)
+    g.replay()
+    e = out.clone()
+    if self.done: self.done.record()
+    return e
+
 # %% ../nbs/15_graphs.ipynb #ddcd633a
 @patch
 def replay(self:RecordedModel,
@@ -112,10 +126,7 @@ def replay(self:RecordedModel,
     "Vectors by a recorded graph; None if there can be none"
     N, rows = len(rows), to_shape(rows, self.few)
     try:
-        g, x, out = self.graph(*rows.shape)
-        x.copy_(torch.from_numpy(rows))
-        g.replay()
-        return out[:N].clone()
+        with self.lock: return self._play(torch.from_numpy(rows))[:N]
     except RuntimeError as e:
         log.warning('no CUDA graph for this encoder (%s); going on without',
                     str(e).splitlines()[0])

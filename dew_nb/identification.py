@@ -71,7 +71,7 @@ def context_digest(
     for v in (t.mean, t.W):
         h.update(b'-' if v is None else v.detach().cpu().contiguous().numpy().tobytes())
     h.update(contexts.special.tobytes())
-    encoder = getattr(contexts.encoder, 'digest', None) or id(contexts.encoder)
+    encoder = getattr(contexts.encoder, 'identity', None) or id(contexts.encoder)
     return encoder, t.kind, h.hexdigest()
 
 # %% ../nbs/36_identification.ipynb #c015

@@ -8,6 +8,7 @@ __all__ = ['SAMPLING', 'DEWLogitsProcessor', 'seen_before', 'check_texts', 'prom
 
 # %% ../nbs/29_insertion.ipynb #c002
 from contextlib import contextmanager
+from threading import RLock
 
 # %% ../nbs/29_insertion.ipynb #np003
 import numpy as np
@@ -99,12 +100,14 @@ def prompt_ids(
                padding_side='left', return_token_type_ids=False)
 
 # %% ../nbs/29_insertion.ipynb #c032
+_drawing = RLock()                     # torch has one stream of random numbers for all threads
+
 @contextmanager
 def seeded(
     seed:int|None # None: fresh random numbers
 ):
-    "torch's random numbers from `seed`; the caller's go on afterwards as if nothing had been"
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+    "torch's random numbers from `seed`, for one thread at a time; the caller's go on afterwards as if nothing had been"
+    with _drawing, torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         if seed is None: torch.seed()
         else: torch.manual_seed(seed)
         yield

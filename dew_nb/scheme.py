@@ -112,6 +112,15 @@ def processor(self:DEW,
     from dew_nb.insertion import DEWLogitsProcessor
     return DEWLogitsProcessor(self, prompt_length)
 
+# %% ../nbs/28_scheme.ipynb #wmcfg1
+@patch
+def watermarking_config(self:DEW,
+    prompt_length:int|None=None # tokens before the generated ones; None: what the first call sees
+):
+    "For one call of transformers' `generate(watermarking_config=...)`: marks after all warpers"
+    from dew_nb.insertion import DEWWatermarkingConfig
+    return DEWWatermarkingConfig(self, prompt_length)
+
 # %% ../nbs/28_scheme.ipynb #c019
 @patch
 def generate(self:DEW,
@@ -168,7 +177,8 @@ def read_reference(
 def _origin(host, encoder, config, tokens):
     "What a table remembers of its origin"
     return dict(host=host.name, host_digest=host.digest, tokenizer_digest=host.tokenizer_digest,
-                encoder=encoder.name, encoder_digest=encoder.digest, config=asdict(config),
+                encoder=encoder.name, encoder_digest=encoder.digest,
+                encoder_probe=encoder.fingerprint.state(), config=asdict(config),
                 config_digest=config.digest) | tokens.meta
 
 # %% ../nbs/28_scheme.ipynb #c026
@@ -273,7 +283,7 @@ def build(cls:DEW,
     host, # from `load_host`
     encoder, # from `load_encoder`, or any object with `.encode(list[str])`
     key:SecretKey, # the secret
-    config:DEWConfig|None=None, # the choices; None: the defaults
+    config:DEWConfig|None=None, # the choices; None: `preset('tournament')`
     reference:list|None=None, # texts for frequencies, contexts, anchor; None: the packaged sample
     max_reference_windows:int=12_000, # reference contexts to encode
     dtype:torch.dtype=torch.float32, # how to store the table
@@ -285,7 +295,7 @@ def build(cls:DEW,
     once = reference is None or isinstance(reference, (str, bytes))
     reference = reference if once else list(reference)
     check_build(host, key, config, reference, max_reference_windows)
-    new = Blueprint.prepare(host, wrap_encoder(encoder), config or DEWConfig(), reference,
+    new = Blueprint.prepare(host, wrap_encoder(encoder), config or DEWConfig.preset('tournament'), reference,
         max_reference_windows, tokens, dtype=dtype, progress=progress,
         device=device or getattr(host, 'device', None)).under(key)
     linear = new.rule.kernel.slope is not None

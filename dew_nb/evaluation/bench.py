@@ -21,7 +21,7 @@ from ..encoders import load_encoder
 from ..hosts import load_host
 
 # %% auto #0
-__all__ = ['DO', 'Bench', 'ensure_pad', 'is_full', 'do_unit']
+__all__ = ['DO', 'Bench', 'is_full', 'do_unit']
 
 # %% ../../nbs/evaluation/67_bench.ipynb #ca65c04f
 class Bench:
@@ -41,26 +41,14 @@ class Bench:
         self.hosts, self.encoders, self.attacks = {}, {}, {}
         self.corpora, self.judges = {}, {}
 
-# %% ../../nbs/evaluation/67_bench.ipynb #2ea7ed45
-def ensure_pad(
-    tokenizer, # of a host
-):
-    "The tokenizer, with a pad token: its own, or one that it has for something else"
-    t = tokenizer
-    if t.pad_token_id is None:
-        have = [x for x in (t.eos_token, t.bos_token, t.unk_token) if x]
-        t.pad_token = have[0] if have else t.convert_ids_to_tokens(0)
-    return t
-
 # %% ../../nbs/evaluation/67_bench.ipynb #c63e0e5e
 @patch
 def host(self:Bench,
     name:str, # an asset, a folder or a hub id
 ):
-    "A host by its name, with a pad token"
+    "A host by its name"
     if name not in self.hosts:
         self.hosts[name] = load_host(name, self.device)
-        ensure_pad(self.hosts[name].tokenizer)
     return self.hosts[name]
 
 # %% ../../nbs/evaluation/67_bench.ipynb #683111a1

@@ -137,7 +137,7 @@ def bench(host, enc, batches, rounds, tokens, prompt=30):
 
 def detection(host, enc, texts, singles, rounds):
     "One call for many texts against one call a text, in turns; medians and ranges over rounds"
-    det = DEW.build(host, enc, study_key(0), progress=False).detector()
+    det = DEW.build(host, enc, study_key(0), DEWConfig(), progress=False).detector()
     ts = list(build_corpus(host, n=texts).human)
     if len(ts) < texts: print(f'the corpus has {len(ts)} texts', flush=True)
     singles, device = min(singles, len(ts)), det.scheme.table.device
