@@ -12,9 +12,9 @@ import pandas as pd
 
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
 from dew_nb.detection import scores_over_keys
+from dew_nb.evaluation.content import machine
 from dew_nb.evaluation.corpora import movie_reviews
 from dew_nb.evaluation.schemes import seed_key
-from dew_nb.evaluation.units import stamp
 
 LENGTHS = 25, 50, 100, 200, 400, 800, 1600, 3200, 6400, 12800
 
@@ -52,7 +52,7 @@ def main():
     a.out.mkdir(parents=True, exist_ok=True)
     d.to_parquet(a.out/'lengths.parquet', index=False, compression='zstd')
     said = {k: v if isinstance(v, (int, str, list, tuple, type(None))) else str(v) for k,v in vars(a).items() if k != 'out'}
-    (a.out/'lengths.json').write_text(json.dumps(dict(settings=said, made=stamp(host.device)), indent=1)+'\n')
+    (a.out/'lengths.json').write_text(json.dumps(dict(settings=said, made=machine(host, enc)), indent=1)+'\n')
 
 
 if __name__ == '__main__': main()
