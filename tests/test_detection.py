@@ -13,20 +13,42 @@ class Quick:
     "Vectors from letter counts"
     name, digest = 'letters', 'letters-1'
     def encode(self, texts):
-        x = np.zeros((len(texts), 32), np.float32)
-        for i,t in enumerate(texts):
-            for j,c in enumerate(t[:40]): x[i, (ord(c)*7 + j) % 32] += 1
-        return x + .01
+        n, length = len(texts), np.array([len(t) for t in texts], int)
+        letters = ''.join(t[:40].ljust(40) for t in texts).encode('utf-32-le', 'surrogatepass')
+        place = (np.frombuffer(letters, np.uint32).reshape(n, 40).astype(int)*7 + np.arange(40)) % 32 + 32*np.arange(n)[:,None]
+        counts = np.bincount(place[np.arange(40) < length[:,None]], minlength=32*n)
+        return counts.reshape(n, 32).astype(np.float32) + np.float32(.01)
+
+
+KEY, OTHER = SecretKey(b'an example key: never use this one'), SecretKey(b'another key, also only for show')
+
+
+def no_model(*a, **k): raise AssertionError('a language model was loaded')
 
 
 @pytest.fixture(scope='module')
 def scheme():
-    key = SecretKey(b'an example key: never use this one')
-    return DEW.build(load_host(), Quick(), key, DEWConfig(k=3), progress=False)
+    "Built without the language model, which is never needed here"
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr('dew_nb.hosts._read_model', no_model)
+        return DEW.build(load_host(), Quick(), KEY, DEWConfig(k=3), progress=False)
 
 
 @pytest.fixture(scope='module')
 def detector(scheme): return scheme.detector()
+
+
+@pytest.fixture(scope='module')
+def few(scheme, detector):
+    "The same scheme with rows for the tokens of some texts alone: quick to build again"
+    docs = detector.reader.read([*TEXTS, long_text(2), long_text(3)])
+    return scheme.narrow(np.concatenate([d.ids for d in docs]))
+
+
+@pytest.fixture(scope='module')
+def pair(few):
+    "Two keys"
+    return [few.rekey(k) for k in (KEY, OTHER)]
 
 
 @pytest.fixture
@@ -88,17 +110,16 @@ def test_very_long_text_in_pieces(detector, encoded, monkeypatch):
     assert len(encoded) > 4 and max(encoded) <= 1000
 
 
-def test_measure_in_pieces(scheme, encoded, monkeypatch):
+def test_measure_in_pieces(pair, encoded, monkeypatch):
     "Several schemes on shared contexts: a long text in pieces, at once, and each scheme alone"
     import dew_nb.keynull as k
     monkeypatch.setattr(k, 'EXACT', 4000)
-    schemes = [scheme, scheme.rekey(SecretKey(b'another key, also only for show'))]
-    docs = list(scheme.detector().reader.read([long_text(3)]))
-    whole = [m.evidence() for m in measure(schemes, docs)]
-    alone = [measure([s], docs)[0].evidence() for s in schemes]
+    docs = list(pair[0].detector().reader.read([long_text(3)]))
+    whole = [m.evidence() for m in measure(pair, docs)]
+    alone = [measure([s], docs)[0].evidence() for s in pair]
     set_long(monkeypatch, 1000)
     encoded.clear()
-    pieces = [m.evidence() for m in measure(schemes, docs)]
+    pieces = [m.evidence() for m in measure(pair, docs)]
     assert len(encoded) > 4 and max(encoded) <= 1000 and sum(encoded) == len(docs[0])   # once for both
     for x,y,z in zip(whole, alone, pieces):
         for o in (y, z):
@@ -107,11 +128,11 @@ def test_measure_in_pieces(scheme, encoded, monkeypatch):
             assert o.mean == pytest.approx(x.mean, abs=1e-6) and o.pairs == pytest.approx(x.pairs, rel=1e-4)
 
 
-def test_identify_very_long_text(scheme, encoded, monkeypatch):
+def test_identify_very_long_text(pair, encoded, monkeypatch):
     "identify goes through a very long text in pieces, too, and encodes them once for all keys"
     import dew_nb.keynull as k
     monkeypatch.setattr(k, 'EXACT', 4000)
-    dets = [scheme.detector(), scheme.rekey(SecretKey(b'another key, also only for show')).detector()]
+    dets = [s.detector() for s in pair]
     texts = [TEXTS[0], long_text(), '']
     whole = identify(texts, dets)
     set_long(monkeypatch, 1000)
@@ -139,14 +160,13 @@ def test_scans_of_human_texts(scheme):
     assert stats.kstest(p, 'uniform').statistic < .18               # 0.1% point for 120 independent ones
 
 
-def test_no_language_model(tmp_path, monkeypatch):
+def test_no_language_model(few, tmp_path, monkeypatch):
     "Building a detector, saving, loading and detecting: the host model is never loaded, nor is the host when loading"
     import dew_nb.hosts as h
-    def no(*a, **k): raise AssertionError('a language model was loaded')
-    monkeypatch.setattr(h, '_read_model', no)
-    det = DEW.build(load_host(), Quick(), SecretKey(b'an example key: never use this one'), DEWConfig.preset('paper'), progress=False).detector()
+    monkeypatch.setattr(h, '_read_model', no_model)
+    det = DEW.build(load_host(), Quick(), KEY, DEWConfig.preset('paper'), tokens=few.blueprint.tokens, progress=False).detector()
     path = det.save(tmp_path/'d.dew')
-    for f in ('load_host', '_read_tokenizer', '_read_table'): monkeypatch.setattr(h, f, no)
+    for f in ('load_host', '_read_tokenizer', '_read_table'): monkeypatch.setattr(h, f, no_model)
     again = type(det).load(path, encoder=Quick())
     agree(again.detect(TEXTS), det.detect(TEXTS))
     assert again.scheme.host is None and again.scheme.blueprint is None
@@ -201,13 +221,13 @@ def test_one_call_and_single_calls_agree(detector):
     assert [r.n_scored > 0 for r in rs] == [True, False, False, False, True, True, True, True, True]
 
 
-def test_recorded_shapes_and_plain_encoder_agree():
+def test_recorded_shapes_and_plain_encoder_agree(few):
     "The path that a GPU takes, run on the CPU: the same numbers as the plain encoder's"
     from dew_nb import load_encoder
     from dew_nb.graphs import FixedShapeEncoder
     enc = load_encoder(device='cpu')
-    det = DEW.build(load_host(), enc, SecretKey(b'an example key: never use this one'), DEWConfig(k=3), max_reference_windows=300,
-                    device='cpu', progress=False).detector()
+    det = DEW.build(load_host(), enc, KEY, DEWConfig(k=3), max_reference_windows=300, tokens=few.blueprint.tokens, device='cpu',
+                    progress=False).detector()
     plain, ce = det.detect(TEXTS), det.scheme.contexts
     old = ce.fast
     ce.fast = FixedShapeEncoder(enc, max_batch=8, piece=100)

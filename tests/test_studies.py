@@ -139,7 +139,7 @@ def test_donors_in_small(tiny, tmp_path, monkeypatch):
     "A model as its own donor, where all three ways to read must agree"
     np, pd = pytest.importorskip('numpy'), pytest.importorskip('pandas')
     from dew_nb.evaluation.content import read_texts
-    results = run_small('donors.toml', tiny, tmp_path, donor=dict(donor=str(tiny)))
+    results = run_small('donors.toml', tiny, tmp_path, dew=dict(n=32), donor=dict(donor=str(tiny), n=32))      # small tables
     script('donors', monkeypatch, '--results', results, '--keep', 1, '--out', tmp_path/'out')
     D = pd.read_parquet(tmp_path/'out'/'donors_calibrated_scores.parquet')
     assert len(D) == 3*(2*2*2*2 + 2*2*2)                        # views x (keys, attacks, seeds, texts; own key alone)
