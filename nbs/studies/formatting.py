@@ -9,7 +9,7 @@ Two files come of it: formatting.parquet and formatting.json. Parts:
   host       marked texts as written, wherever the reading differs from the raw one, and some
              with curly quotes read both ways
   innocent   human and unmarked texts after an edit, read as the text suggests, under many keys
-Two cores take a quarter of an hour.
+One core takes a quarter of an hour.
 """
 import argparse, json, time
 from pathlib import Path
@@ -26,7 +26,8 @@ from dew_nb.evaluation.store import load_results
 from dew_nb.plain import normalise, quotes
 
 SOURCE = 'DEW calibrated lam=2.5'
-SPARSE = dict(emphasis=.25, html_emphasis=.25)      # every fourth word; the other edits hit all
+SPARSE = dict(emphasis=.25, html_emphasis=.25, full_width=.25)  # one word in four; others hit all
+ORDER = sorted(EDITS, key=lambda e: e in ('full_width', 'homoglyphs'))   # the long ones last
 
 def attack(edit): return CharacterEdit(edit, SPARSE.get(edit, 1.))
 
@@ -61,12 +62,17 @@ class Bench:
             self.rows.append(dict(part=part, edit=edit, reading=reading, seed=s, i=i, z=r.z, p_value=r.p_value,
                                   n_scored=r.n_scored, undone=' '.join(p.kinds) if p else ''))
         self.say(part, edit, reading, 'mean z', round(float(np.mean([r.z for r in found])), 2))
+        self.save()
+    def save(self):
+        "What there is so far"
+        rows = pd.DataFrame(self.rows).astype(dict(z='float32', p_value='float32'))
+        rows.to_parquet(self.a.out/'formatting.parquet', index=False)
 
 def edited(b):
     "As written, and after each edit"
     f = b.of(SOURCE, b.a.marked)
     texts = f['text'].tolist()
-    for edit in ('none', *EDITS):
+    for edit in ('none', *ORDER):
         now = texts if edit == 'none' else attack(edit)(texts)
         for reading in ('raw', 'auto'): b.add('edited', edit, reading, f, now)
 
@@ -101,9 +107,9 @@ def arguments():
                                  formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--out', type=Path, required=True)
     ap.add_argument('--data', type=Path, default=Path(__file__).parent/'data', help='stored texts')
-    ap.add_argument('--marked', type=int, default=15, help='marked texts for each edit')
-    ap.add_argument('--changed', type=int, default=24, help='texts of the host, read both ways')
-    ap.add_argument('--innocent', type=int, default=44)
+    ap.add_argument('--marked', type=int, default=12, help='marked texts for each edit')
+    ap.add_argument('--changed', type=int, default=12, help='texts of the host, read both ways')
+    ap.add_argument('--innocent', type=int, default=22)
     ap.add_argument('--keys', type=int, default=100)
     return ap.parse_args()
 
@@ -111,11 +117,9 @@ def main():
     a = arguments()
     a.out.mkdir(parents=True, exist_ok=True)
     b = Bench(a)
-    edited(b)
     counts = host(b)
     innocent(b)
-    rows = pd.DataFrame(b.rows).astype(dict(z='float32', p_value='float32'))
-    rows.to_parquet(a.out/'formatting.parquet', index=False)
+    edited(b)
     (a.out/'formatting.json').write_text(json.dumps(dict(
         command='python nbs/studies/formatting.py --out nbs/studies/data', source=SOURCE, rates=SPARSE,
         settings={k: v for k,v in vars(a).items() if not isinstance(v, Path)}, host_texts=counts,
