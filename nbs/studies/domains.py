@@ -79,7 +79,7 @@ def main():
     for preset in ('paper', 'calibrated'):
         config = DEWConfig.preset(preset)
         wm = DEW.build(host, enc, keys[0], config, progress=False)
-        r = scores_over_keys(wm, keys, T.text.tolist(), progress=False)
+        r = scores_over_keys(wm, keys, T.text.tolist(), progress=False, reading='raw')
         for lang in T.language.unique():
             z = (r['z'] if config.null == 'key' else r['z_iid'])[:, (T.language == lang).to_numpy()]
             out.append(pd.DataFrame(dict(preset=preset, language=lang, key=range(a.keys),

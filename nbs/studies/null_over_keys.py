@@ -105,7 +105,8 @@ def main():
         wm = DEW.build(host, enc, keys[0], config)
         if 'no anchor' in name: wm = without_anchor(wm)
         wm = replace(wm, contexts=Remembered(wm.contexts))
-        both = scores_over_keys(wm, keys, [*human, *unmarked], progress=False)
+        both = scores_over_keys(wm, keys, [*human, *unmarked], progress=False,
+                                reading='raw')
         for corpus,part in parts.items():
             r, cols = {k: v[..., part] for k,v in both.items()}, dict(config=name, corpus=corpus)
             z = r['z'] if config.null == 'key' else r['z_iid']

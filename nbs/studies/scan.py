@@ -71,9 +71,9 @@ def row(r, start=0, end=0, **cols):
 def under_keys(wm, docs, keys, options, step=50):
     "Scans of documents under other keys, (document, key, result): contexts once, rows that occur"
     for i in range(0, len(docs), step):
-        part = list(wm.detector().reader.stream(docs[i:i+step]))
+        part = list(wm.detector(reading='raw').reader.stream(docs[i:i+step]))
         few = wm.narrow(np.concatenate([d.ids for d in part]))
-        detectors = [few.rekey(k).detector() for k in keys]
+        detectors = [few.rekey(k).detector(reading='raw') for k in keys]
         for j,doc in enumerate(part):
             c = wm.contexts.encode(doc.windows)
             for k,det in enumerate(detectors): yield i+j, k, scan_document(det, doc, c, options)
@@ -133,7 +133,7 @@ def main():
     rng = np.random.default_rng(a.seed)
     key = SecretKey.from_hex(a.key_hex) if a.key_hex else study_key(a.seed, 'detect')
     wm = DEW.build(host, enc, key, DEWConfig.preset(a.preset, lam=a.lam), progress=False)
-    det, passages = wm.detector(), marked_passages(a, wm)
+    det, passages = wm.detector(reading='raw'), marked_passages(a, wm)
     alone = np.mean([r.p_value <= .01 for r in det.detect(passages, progress=False)])
     say(len(passages), 'marked passages; alone, p <= 0.01 in', alone)
     reviews = shuffled_reviews(a.human, rng)

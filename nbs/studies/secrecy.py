@@ -159,7 +159,7 @@ def forge(s):
     rows = read_texts(f) if f.exists() else []
     wm, e, (A, B) = s.watermark('calibrated'), s.vectors('calibrated'), victims(s)
     prompts = build_corpus(s.host, n=300 + a.texts).prompts[300:] # none of those learnt from
-    detectors = [wm.rekey(study_key(k, 'donors')).detector() for k in (a.key, other)]
+    detectors = [wm.rekey(study_key(k, 'donors')).detector(reading='raw') for k in (a.key, other)]
     for n,lam in [(0, 0.), *itertools.product(a.forge_n, a.lam)]:
         if any((r['n'], r['lam']) == (n, lam) for r in rows): continue
         mark = forger(wm, A, B, n, e, lam).processor if n else None

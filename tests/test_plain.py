@@ -1,0 +1,107 @@
+"Properties of plain text, and what a detector makes of formatted texts"
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dew_nb import DEW, DEWConfig, SecretKey, load_host
+from dew_nb.detection import Detector
+from dew_nb.evaluation.characters import EDITS, CharacterEdit
+from dew_nb.evaluation.store import load_results
+from dew_nb.plain import KINDS, normalise, undo_all
+
+DATA = Path(__file__).parents[1]/'nbs/studies/data'
+PIECES = [*'abc eEоес ,.;:!?"\'*_~`<>&|#-\n\t\r', '  ', '**', '__', '```', '<b>', '</b>', '&amp;', '&nbsp;',
+          '&#8203;', '\u200b', '\u200d', '\u00ad', '\u00a0', '\ufeff', '\ufe0f', '🙂', '👩', 'Ａ', '𝐛', 'ﬁ', 'е\u0301',
+          '東', '’', '“', 'мир', 'word', ' word ', '\x00', '\u202e', 'x²']
+
+def soups(n=400, seed=0):
+    "Texts made of everything that plain text is about"
+    draw = random.Random(seed)
+    return [''.join(draw.choices(PIECES, k=draw.randint(0, 60))) for _ in range(n)]
+
+@pytest.fixture(scope='module')
+def stored():
+    "Marked and unmarked completions of the host"
+    t = load_results(DATA/'evaluation').texts
+    return t[(t['attack'] == 'none') & (t['source'] != 'human')]['text'].drop_duplicates().tolist()
+
+@pytest.mark.parametrize('read', [normalise, undo_all])
+def test_plain_text_is_a_fixed_point(read, stored):
+    for t in [*soups(), *stored[:300]]: assert read(read(t).text).text == read(t).text, repr(t)
+
+@pytest.mark.parametrize('read', [normalise, undo_all])
+def test_offsets_go_forward_and_stay_inside(read, stored):
+    for t in [*soups(), *stored[:300]]:
+        p = read(t)
+        i, j = p.offsets.reshape(-1, 2).T
+        assert len(i) == len(p.text) and p.original == t
+        assert (i < j).all() and (np.diff(i) >= 0).all() and (np.diff(j) >= 0).all()
+        assert not len(i) or (i[0] >= 0 and j[-1] <= len(t))
+
+def test_characters_that_stay_know_their_place():
+    for t in soups(seed=1):
+        p = normalise(t)
+        same = [c for c,(i,j) in zip(p.text, p.offsets) if t[i:j] == c]
+        if not p.kinds: assert len(same) == len(t)
+
+def test_hosts_are_mostly_read_as_they_write(stored):
+    changed = [t for t in stored if normalise(t).kinds]
+    assert 0 < len(changed) < .07*len(stored)
+
+@pytest.mark.parametrize('text', [
+    'def f(a,  b):\n    return a ** b  *  __name__\n', '1. **Title**: one thing\n2. **Other**: another thing to say\n' * 2,
+    '```\nx  =  1\ny   =  2\n```\n', '| a  | b  |\n|----|----|\n', 'She said “it’s so”… — and left.', 'snake_case and other_name_s',
+    'Он сказал «да».', 'Η τιμή του π είναι 3.', '東京は、ＡＢＣ。', 'می\u200cخواهم', '👩\u200d🚀 and ❤\ufe0f', 'x² + y² = ½ ™ ℝ',
+    'Two blanks.  After every.  Full stop.'])
+def test_what_hosts_write_stays(text): assert normalise(text).text == text
+
+def test_kinds_do_what_they_say():
+    for kind in KINDS: assert undo_all('plain words, nothing else').kinds == (), kind
+    assert normalise('a\u200b b').kinds == ('invisible',)
+
+# ---------------------------------------------------------------- a detector
+class Letters:
+    "Vectors from letter counts"
+    name, digest = 'letters', 'letters-1'
+    def encode(self, texts):
+        x = np.zeros((len(texts), 32), np.float32)
+        for i,t in enumerate(texts):
+            for j,c in enumerate(t[:40]): x[i, (ord(c)*7 + j) % 32] += 1
+        return x + .01
+
+@pytest.fixture(scope='module')
+def marked(stored):
+    "A scheme, and two texts of the host"
+    wm = DEW.build(load_host(), Letters(), SecretKey(b'an example key: never use this one'), DEWConfig(k=3),
+                   max_reference_windows=300, progress=False)
+    return wm, stored[:2]
+
+@pytest.fixture(scope='module')
+def clean(marked):
+    "The texts with single blanks and without signs of emphasis, so that edits give them back exactly"
+    return [' '.join(undo_all(t).text.replace('*', '').split()) for t in marked[1]]
+
+@pytest.mark.parametrize('edit,rate', [(e, .25 if 'emphasis' in e else 1.) for e in EDITS if e != 'curly_quotes'])
+def test_edits_of_characters_leave_the_mark(marked, clean, edit, rate):
+    det, bad = Detector(marked[0]), CharacterEdit(edit, rate)(clean)
+    raw = Detector(marked[0], reading='raw').detect(bad)
+    for a,b,r,t in zip(det.detect(clean), det.detect(bad), raw, bad):
+        assert (b.z, b.p_value, b.n_tokens) == pytest.approx((a.z, a.p_value, a.n_tokens), rel=1e-4)
+        assert b.undone and not a.undone and not r.undone
+        assert b.text == t and r.n_tokens > b.n_tokens            # today's code, and what is read now
+        assert [t[i:j] for i,j in b.offsets[:1]] and b.offsets.max() <= len(t)
+
+def test_readings(marked, tmp_path):
+    wm, texts = marked
+    det = Detector(wm, reading='raw')
+    again = Detector.load(det.save(tmp_path/'raw.dew'), encoder=Letters())
+    assert (det.reading, again.reading, Detector(wm).reading) == ('raw', 'raw', 'auto')
+    with pytest.raises(ValueError, match='raw, auto, plain'): Detector(wm, reading='cooked')
+
+def test_nothing_to_undo_nothing_changes(marked, clean):
+    a, b = (Detector(marked[0], reading=r).detect(clean) for r in ('raw', 'auto'))
+    for x,y in zip(a, b):
+        assert (x.score, x.z, x.p_value) == (y.score, y.z, y.p_value)
+        assert (x.offsets == y.offsets).all()
