@@ -144,6 +144,8 @@ def _detect_parser():
         help='share of unmarked texts that may be called marked (default: 0.01)')
     p.add_argument('--tokens', action='store_true',
         help='with --json: score and place of every token')
+    p.add_argument('--raw', action='store_true', help='read texts as they are: do not undo doubled '
+        'blanks, invisible characters, emphasis and the like')
     return shared_options(p)
 
 # %% ../nbs/91_commands.ipynb #db93d01b
@@ -215,6 +217,7 @@ def _detect(argv) -> int:
     args = _detect_parser().parse_args(argv)
     _check_detect(args)
     det = _load_detector(args) if args.detector else build_scheme(args).detector()
+    if args.raw: det = det.read_as('raw')
     pairs = named_texts(args.file, args.text, args.jsonl)
     hidden = not wants_bars(args.quiet) or sys.stdout.isatty()
     seen = marked = 0

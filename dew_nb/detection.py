@@ -10,8 +10,6 @@ import math
 from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-# %% ../nbs/31_detection.ipynb #c003
 import numpy as np
 import torch
 from fastcore.basics import patch
@@ -27,7 +25,8 @@ from .fingerprint import Fingerprint
 from .graphs import send
 from .keynull import Anchor, TextSums, sample_positions, sampled_sum
 from .scheme import CONTEXTS, DEW, RULES, find_class
-from .text import LONG, Reader, check_many, check_one_or_many
+from .text import (
+    LONG, Reader, check_many, check_one_or_many, check_reading)
 from .whitening import unit_rows
 
 # %% ../nbs/31_detection.ipynb #c007
@@ -50,6 +49,7 @@ class DetectionResult:
     p_kind: str = 'analytic' # or 'calibrated' or 'empirical', with a detector's own calibration
     key: str = '' # fingerprint of the key
     lam: float = 1.0 # the largest score
+    undone: tuple = () # what was undone before the text was read, by kind: `dew_nb.plain`
 
 # %% ../nbs/31_detection.ipynb #c008
 @patch
@@ -69,6 +69,7 @@ def to_dict(self:DetectionResult,
     "Plain numbers and strings, ready for JSON"
     names = 'score z p_value n_tokens n_scored l_eff expected sd null p_kind key'
     d = {k: getattr(self, k) for k in names.split()}
+    d['undone'] = list(self.undone)
     if not tokens: return d
     scores = [None if math.isnan(x) else float(x) for x in self.token_scores]
     return d | dict(token_scores=scores, offsets=self.offsets.tolist())
@@ -220,13 +221,14 @@ class Detector:
     def __init__(self,
         scheme:DEW, # what to score with
         dedup:bool=True, # count a repeated (window, token) pair once
-        max_windows:int|None=None # windows to encode at a time; None: 32,768 on a GPU, else 16,384
+        max_windows:int|None=None, # windows to encode at a time; None: 32,768 on a GPU, else 16,384
+        reading:str='auto' # of texts: 'raw', 'plain', or 'auto', as each text suggests
     ):
         self.scheme, rows = replace(scheme, host=None, blueprint=None), scheme.table.rows
         alive = rows.abs().amax(1).cpu().numpy() > 0 if len(rows) else np.zeros(0, bool)
         contexts, size = scheme.contexts, max_windows or (32_768 if rows.is_cuda else 16_384)
         self.reader = Reader(contexts.tok, contexts.special, scheme.config.k, alive, dedup,
-                             scheme.rule.repeats, size)
+                             scheme.rule.repeats, size, reading)
     @property
     def config(self) -> DEWConfig: return self.scheme.config
     @property
@@ -235,6 +237,8 @@ class Detector:
     def key(self) -> str: return self.meta.get('key', '')
     @property
     def dedup(self) -> bool: return self.reader.dedup
+    @property
+    def reading(self) -> str: return self.reader.reading
 
 # %% ../nbs/31_detection.ipynb #c028
 @patch
@@ -243,6 +247,16 @@ def __repr__(self:Detector):
     donor = f', donor={m["donor"]!r}' if 'donor' in m else ''
     return (f'Detector(host={m.get("host")!r}{donor}, encoder={m.get("encoder")!r}, '
             f'key={self.key!r}, p={self.p_kind!r}, {self.config})')
+
+@patch
+def read_as(self:Detector,
+    reading:str # 'raw', 'plain' or 'auto'
+) -> Detector:
+    "The same detector with another reading of texts"
+    det = copy(self)
+    det.reader = copy(self.reader)
+    det.reader.reading = check_reading(reading)
+    return det
 
 # %% ../nbs/31_detection.ipynb #c030
 @patch
@@ -279,7 +293,7 @@ def _result(self:Detector, d, b, mean, z, p, l_eff, expected, sd):
     counted[d.pos[d.first]] = True
     return DetectionResult(mean, z, p, len(d.ids), int(d.first.sum()), l_eff, expected, sd, scores,
         counted, d.offsets, d.text, null=self.config.null, p_kind=self.p_kind, key=self.key,
-        lam=self.scheme.rule.scale)
+        lam=self.scheme.rule.scale, undone=d.undone)
 
 # %% ../nbs/31_detection.ipynb #c033
 @patch
@@ -308,9 +322,9 @@ def detect(self:Detector,
     return list(tqdm(self.detect_iter(texts), total=n, desc='detecting', disable=not progress))
 
 # %% ../nbs/31_detection.ipynb #c041
-def _prepare_groups(scheme, texts):
+def _prepare_groups(scheme, texts, reading):
     "Documents in groups, with the parts of scoring that no key is needed for"
-    docs = list(scheme.detector().reader.stream(texts))
+    docs = list(scheme.detector(reading=reading).reader.stream(texts))
     step = max(1, 131_072//max(1, max(map(len, docs), default=1)))
     groups = [docs[i:i+step] for i in range(0, len(docs), step)]
     sums = [TextSums([d.first for d in g], scheme.table.device) for g in groups]
@@ -323,11 +337,12 @@ def scores_over_keys(
     scheme:DEW, # built with `DEW.build`
     keys, # secrets to score under
     texts:list, # texts
-    progress:bool|None=None # a progress bar; None: for more than 10 keys
+    progress:bool|None=None, # a progress bar; None: for more than 10 keys
+    reading:str='auto' # of texts: 'raw', 'plain' or 'auto'
 ) -> dict:
     "Arrays (keys, texts): `score`, `z`, `z_iid` (as in the paper), `l_eff`; `n_scored` (texts,)"
     check_many(texts)
-    keys, groups = list(keys), _prepare_groups(scheme, list(texts))
+    keys, groups = list(keys), _prepare_groups(scheme, list(texts), reading)
     docs = [d for g,_,_ in groups for d in g]
     few = scheme.narrow(np.concatenate([d.ids for d in docs])) if docs else scheme
     if progress is None: progress = len(keys) > 10
@@ -355,7 +370,7 @@ def save(self:Detector,
     "Write the detector as one safetensors file: keyed material, whoever has it can detect and forge"
     s = self.scheme
     (tensors, meta), (more, said) = s.rule.state(), s.contexts.state()
-    tensors, meta = tensors | more, dict(meta, dedup=self.dedup) | said
+    tensors, meta = tensors | more, dict(meta, dedup=self.dedup, reading=self.reading) | said
     if (a := s.anchor) is not None:
         tensors['anchor'] = a.B
         meta['anchor'] = dict(score=a.score, var=a.var, slope=a.slope)
@@ -422,9 +437,10 @@ def load(cls:Detector,
     contexts, device = _load_contexts(t, meta, config, encoder, device, check)
     dedup, cal, anchor = (meta.pop(k, None) for k in ('dedup', 'calibration', 'anchor'))
     meta.pop('transform', None)
+    reading = meta.pop('reading', 'auto')
     if anchor: anchor = Anchor(t['anchor'].to(device), **anchor)
     rule = find_class(config.rule, RULES, 'rule').from_state(t, meta, config, device)
-    det = cls(DEW(config, rule, contexts, None, anchor), dedup=dedup)
+    det = cls(DEW(config, rule, contexts, None, anchor), dedup=dedup, reading=reading)
     if not cal: return det
     arrays = {k: v.numpy() for k,v in t.items() if k.startswith('calibration.')}
     null = NullCalibration.from_state(cal['state'], arrays)

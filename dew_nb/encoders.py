@@ -66,7 +66,7 @@ class Encoder:
     ):
         self.backend, self.name, self.prefix = backend, name, prefix or ''
         self.pinned, self.lock = pinned, lock_of(used_by(backend))
-        self.budget = 2**19 if self.device.type == 'cuda' else 2**15
+        self.budget = 2**19 if self.device.type == 'cuda' else 2**11
     def __getstate__(self): return {k: v for k,v in self.__dict__.items() if k != 'lock'}
     def __setstate__(self, d): self.__dict__.update(d, lock=lock_of(used_by(d['backend'])))
     @property

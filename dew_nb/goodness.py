@@ -74,6 +74,7 @@ def anderson_darling(
     "Anderson-Darling test of alignments against the exact law"
     z, law = np.sort(_alignments(z)), alignment_law(n)
     N = len(z)
-    with np.errstate(divide='ignore'): s = law.logcdf(z) + law.logsf(z[::-1])
+    with np.errstate(divide='ignore'):                       # the law is symmetric
+        s = np.log(law.cdf(z)) + np.log(law.cdf(-z[::-1]))
     A2 = -N - float(((2*np.arange(1, N+1)-1)*s).sum())/N
     return Fit(A2, max(1 - _ad_cdf(A2), 0.))

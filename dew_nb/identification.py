@@ -90,7 +90,7 @@ def shared_work(
     reader = detector.reader
     alive = hashlib.sha256(np.packbits(reader.alive).tobytes()).hexdigest()
     return (tokenizer_of(detector), context_digest(detector.scheme.contexts), reader.k,
-            reader.dedup, alive, str(detector.scheme.table.device))
+            reader.dedup, reader.reading, alive, str(detector.scheme.table.device))
 
 # %% ../nbs/36_identification.ipynb #c021
 def group_results(

@@ -17,8 +17,9 @@ from fastcore.basics import patch
 from tqdm.auto import tqdm
 
 # %% ../nbs/24_sources.ipynb #c004
-from .artefacts import cached_tensor
+from .artefacts import cached_tensor, cached_tensors
 from .assets import cache_dir
+from .hosts import array_digest
 from .windows import text_windows
 from .tables import unit_vectors
 from .tokenization import backend, special_ids
@@ -43,7 +44,26 @@ class Reference:
     def __repr__(self):
         return f'Reference(tokens={int(self.counts.sum()):,}, windows={len(self):,})'
 
-# %% ../nbs/24_sources.ipynb #c011
+# %% ../nbs/24_sources.ipynb #01fc97c8
+def _read_pairs(texts, tokenizer, k, V, limit):
+    "Counts of tokens, and distinct pairs of window and token in a fixed random order"
+    special, encoded = special_ids(tokenizer), backend(tokenizer).encode_batch(
+        texts, add_special_tokens=False)
+    ids = [np.array(e.ids, np.int64) for e in encoded]
+    cut = [(x, *text_windows(x, k, special)) for x in ids]
+    pairs = [np.column_stack([w, x[pos]]) for x,w,pos in cut]
+    pairs = np.unique(np.concatenate(pairs or [np.empty((0, k+1), np.int64)]), axis=0)
+    pairs = pairs[pairs[:,-1] < V]
+    pairs = pairs[np.random.default_rng(0).permutation(len(pairs))[:limit]]
+    return dict(counts=torch.from_numpy(token_counts(ids, V)), pairs=torch.from_numpy(pairs))
+
+# %% ../nbs/24_sources.ipynb #9158e951
+def _kept(name, of, make):
+    "The tensors that `make` makes of `of` (bytes), from the cache folder if they are there"
+    digest = hashlib.sha256(b'\0'.join(of)).hexdigest()[:32]
+    return cached_tensors(cache_dir()/f'{name}-{digest}.safetensors', make)
+
+# %% ../nbs/24_sources.ipynb #e454ccc4
 @patch(cls_method=True)
 def read(cls:Reference,
     texts:list, # ordinary texts
@@ -53,15 +73,14 @@ def read(cls:Reference,
     limit:int # pairs to keep
 ) -> Reference:
     "Distinct (window, token) pairs of texts, in a fixed random order, at most `limit`"
-    special, encoded = special_ids(tokenizer), backend(tokenizer).encode_batch(
-        list(texts), add_special_tokens=False)
-    ids = [np.array(e.ids, np.int64) for e in encoded]
-    cut = [(x, *text_windows(x, k, special)) for x in ids]
-    pairs = [np.column_stack([w, x[pos]]) for x,w,pos in cut]
-    pairs = np.unique(np.concatenate(pairs or [np.empty((0, k+1), np.int64)]), axis=0)
-    pairs = pairs[pairs[:,-1] < V]
-    pairs = pairs[np.random.default_rng(0).permutation(len(pairs))[:limit]]
-    return cls(token_counts(ids, V), pairs[:,:-1], pairs[:,-1])
+    texts, rust = list(texts), getattr(tokenizer, 'backend_tokenizer', tokenizer)
+    make = lambda: _read_pairs(texts, tokenizer, k, V, limit)
+    if len(texts) < 100 or not hasattr(rust, 'to_str'): r = make()
+    else:
+        sizes = k, V, limit, special_ids(tokenizer).tolist()
+        r = _kept('reference', [json.dumps(x).encode() for x in (sizes, texts, rust.to_str())], make)
+    pairs = r['pairs'].numpy()
+    return cls(r['counts'].numpy(), pairs[:,:-1], pairs[:,-1])
 
 # %% ../nbs/24_sources.ipynb #c014
 @patch
@@ -116,6 +135,19 @@ def unmarked_tokens(
     dead[len(host.tokenizer):] = True
     return dead
 
+# %% ../nbs/24_sources.ipynb #175ad126
+def _fit_kept(x, weights, shrinkage, exclude):
+    "`Whitening.fit`, kept in the cache folder where a table is large"
+    def make():
+        w = Whitening.fit(x, weights, shrinkage=shrinkage, exclude=exclude)
+        return {k: torch.from_numpy(np.array(v)) for k,v in vars(w).items()}
+    if x.numel() < 1_000_000: r = make()
+    else:
+        of = [] if weights is None else [weights.tobytes()]
+        of = array_digest(x).encode(), repr(float(shrinkage)).encode(), exclude.tobytes(), *of
+        r = _kept('whitening', of, make)
+    return Whitening(**{k: v.numpy() for k,v in r.items()})
+
 # %% ../nbs/24_sources.ipynb #c021
 def fit_whitening(
     host, # whose table
@@ -127,8 +159,7 @@ def fit_whitening(
     if kind is None: return None
     weights = None
     if kind == 'frequency': weights = count_weights(counts, zipf_weights(len(counts)), .05)
-    return Whitening.fit(host.embeddings, weights, shrinkage=shrinkage,
-                         exclude=unmarked_tokens(host))
+    return _fit_kept(host.embeddings, weights, shrinkage, unmarked_tokens(host))
 
 # %% ../nbs/24_sources.ipynb #c022
 @patch(cls_method=True)

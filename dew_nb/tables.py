@@ -113,10 +113,13 @@ def _permute(rows, dead, key):
 # %% ../nbs/21_tables.ipynb #c029
 def _fill(rows, embeddings, whitening, R_T, R_C, fold, chunk, progress):
     "Whiten and project token vectors into `rows`, a chunk at a time"
-    bar = len(rows) > 100_000 if progress is None else progress
+    bar, mean = len(rows) > 100_000 if progress is None else progress, 0.
+    if whitening:
+        mean = torch.from_numpy(whitening.mean).to(R_T)
+        R_T = torch.from_numpy(whitening.W @ R_T.double().cpu().numpy()).to(R_T)
     for i in tqdm(range(0, len(rows), chunk), desc='token table', disable=not bar):
-        e = unit_vectors(embeddings[i:i+chunk], whitening, R_T.device)
-        rows[i:i+chunk] = project_rows(e, R_T, R_C, fold).to(rows.dtype)
+        x = torch.as_tensor(as_float_array(embeddings[i:i+chunk])).to(R_T) - mean
+        rows[i:i+chunk] = project_rows(x, R_T, R_C, fold).to(rows.dtype)
 
 # %% ../nbs/21_tables.ipynb #c030
 def build_table(

@@ -7,6 +7,7 @@ from __future__ import annotations
 import difflib, importlib, inspect
 from typing import Iterable
 from .attacks import NoAttack, WordDeletion
+from .characters import EDITS, CharacterEdit
 from .translation import RoundTrip, Translate
 from .registry import SCHEMES
 
@@ -126,11 +127,18 @@ def _dipper(host, cache, lexical=40, order=0, model=None, tokenizer=None,
                   tokenizer or DIPPER_TOKENIZER, sentences, top_p,
                   max_new_tokens, prefix, _device(host), dtype, cache=cache)
 
+# %% ../../nbs/evaluation/64_kinds.ipynb #chars002
+def _characters(edit):
+    "The function that makes an edit of characters"
+    def make(host, cache, rate=1.): return CharacterEdit(edit, rate)
+    return make
+
 # %% ../../nbs/evaluation/64_kinds.ipynb #63e14dd4
 ATTACKS = dict(
     none=_none, deletion=_deletion, synonyms=_synonyms, translate=_translate,
     round_trip=_round_trip, paraphrase=_paraphrase,
-    chat_translate=_chat_translate, dipper=_dipper)
+    chat_translate=_chat_translate, dipper=_dipper,
+    **{k: _characters(k) for k in EDITS})
 
 def find_attack(
     kind:str, # a name in `ATTACKS`

@@ -6,7 +6,7 @@
 from __future__ import annotations
 import fnmatch, itertools, math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from html import escape
 from pathlib import Path
 from typing import Sequence
@@ -32,16 +32,18 @@ class Groups:
         return sorted(set(self.null) & set(self.marked) & set(self.unmarked))
 
 # %% ../../nbs/evaluation/69_results.ipynb #7edc5ccc
-def _by_seed(d, source, attack):
-    "Scores of what one scheme wrote, after an attack, for each seed"
-    d = d[(d.source == source) & (d.attack == attack)]
-    return {seed: g.score.to_numpy() for seed,g in d.groupby('seed')}
+def _by_seed(d):
+    "Scores by who wrote and by attack, and of these by seed"
+    out = {}
+    for (source,attack,seed),x in d.groupby(['source', 'attack', 'seed']).score:
+        out.setdefault((source, attack), {})[seed] = x.to_numpy()
+    return out
 
-def _groups(d, scheme, negatives, attack):
+def _groups(by, scheme, negatives, attack):
     "The groups of one scheme and attack; seeds without the scheme's own texts have none"
-    own = _by_seed(d, scheme, 'none')
-    null = {s: x for s,x in _by_seed(d, negatives, 'none').items() if s in own}
-    return Groups(null, _by_seed(d, scheme, attack), _by_seed(d, negatives, attack))
+    own, unmarked = by.get((scheme, 'none'), {}), by.get((negatives, 'none'), {})
+    null = {s: x for s,x in unmarked.items() if s in own}
+    return Groups(null, by.get((scheme, attack), {}), by.get((negatives, attack), {}))
 
 # %% ../../nbs/evaluation/69_results.ipynb #ff971d9f
 def _possible(null, fprs):
@@ -85,14 +87,14 @@ def _by_judge(d, column, measure, how='median'):
 def _score_figures(results, fprs, statistic, negatives):
     "Figures that come from scores"
     d = results.scores
-    if len(d):
-        numbers = [c for c in d if d[c].dtype.kind in 'fi']
-        check_names([statistic], numbers, 'statistic')
-    d = d.assign(score=d.get(statistic))
-    by = d.groupby(['scheme', 'host', 'encoder'], sort=False)
-    for (scheme,host,encoder),g in by:
+    if not len(d): return
+    check_names([statistic], [c for c in d if d[c].dtype.kind in 'fi'], 'statistic')
+    key = ['scheme', 'host', 'encoder']
+    d = d[[*key, 'source', 'attack', 'seed']].assign(score=d[statistic])
+    for (scheme,host,encoder),g in d.groupby(key, sort=False):
+        scores = _by_seed(g[g.source.isin([scheme, negatives])])
         for a in g.attack.unique():
-            groups = _groups(g, scheme, negatives, a)
+            groups = _groups(scores, scheme, negatives, a)
             for x in _rates(groups, fprs, a != 'none'): yield scheme, host, encoder, a, *x
 
 # %% ../../nbs/evaluation/69_results.ipynb #20f0e8aa
@@ -103,7 +105,12 @@ def _quality_figures(results):
     yield from _by_judge(results.similarity, 'similarity', 'similarity')
     yield from _by_judge(results.preference, 'preference', 'nps', 'mean')
 
-# %% ../../nbs/evaluation/69_results.ipynb #9f882078
+@lru_cache(maxsize=4)
+def _figures(results, fprs, statistic, negatives):
+    "(scheme, host, encoder, attack, measure, nominal, seed, value), once for all tables"
+    return [*_score_figures(results, fprs, statistic, negatives), *_quality_figures(results)]
+
+# %% ../../nbs/evaluation/69_results.ipynb #522f918a
 def cells(
     results:Results, # of a study
     fprs:Sequence[float]=(.01, .05), # nominal false positive rates
@@ -112,8 +119,7 @@ def cells(
 ): # DataFrame: scheme, host, encoder, attack, measure, nominal, value, half, seeds, protocol
     "The figures of the table, one a row"
     import pandas as pd
-    rows = [*_score_figures(results, fprs, statistic, negatives),
-            *_quality_figures(results)]
+    rows = _figures(results, tuple(fprs), statistic, negatives)
     key = ['scheme', 'host', 'encoder', 'attack', 'measure', 'nominal']
     by = pd.DataFrame(rows, columns=[*key, 'seed', 'value']).groupby(key, sort=False)
     f = by.value.agg(value='mean', half=lambda x: (x.max() - x.min())/2,

@@ -219,7 +219,7 @@ def rekey(self:DEWScheme, seed):
 def measure(self:DEWScheme, texts):
     cols = 'score', 'z', 'p_value', 'n_scored', 'l_eff'
     found = [[getattr(x, c) for c in cols]
-             for x in self.reader.detector().detect_iter(texts)]
+             for x in self.reader.detector(reading='raw').detect_iter(texts)]
     d = dict(zip(cols, np.array(found, float).reshape(-1, 5).T))
     d['mean_score'] = d['score']
     return d | dict(score=d[self.statistic], n_scored=d['n_scored'].astype(int))
@@ -228,7 +228,7 @@ def measure(self:DEWScheme, texts):
 @patch
 def scores_under(self:DEWScheme, seeds, texts):
     keys = [seed_key(s) for s in seeds]
-    r = scores_over_keys(self.reader, keys, texts, progress=False)
+    r = scores_over_keys(self.reader, keys, texts, progress=False, reading='raw')
     z = r['z'] if self.config.null == 'key' else r['z_iid']
     n = np.tile(r['n_scored'].astype(int), (len(keys), 1))
     score = z if self.statistic == 'z' else r['score']

@@ -243,8 +243,9 @@ def frame(self:Results,
     units = self.units[self.units.kind.isin(kinds)]
     d = self.files.read(list(units.id), file)
     if not len(d): return pd.DataFrame(columns=[*cols, 'i'])
-    units, unit = units.set_index('id'), d.unit.astype(str)
-    labels = {c: unit.map(units[c]) for c in cols}
+    of, names = pd.factorize(d.unit)
+    row = pd.Index(units.id).get_indexer(names.astype(str))[of]
+    labels = {c: units[c].array.take(row) for c in cols}
     d = d.drop(columns='unit').assign(**labels).reset_index(drop=True)
     return d[[*cols, *(c for c in d if c not in cols)]]
 
