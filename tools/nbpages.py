@@ -65,7 +65,7 @@ class Notebook:
             if c['cell_type'] == 'markdown' and (m := re.search(r'^# +(.+?)\s*$', text(c['source']), re.M)): return m[1]
         return self.path.stem
 
-FIRST = ['quick_start', 'bring_your_own_model', 'null_over_keys', 'calibrated_preset']   # of those without a number
+FIRST = ['quick_start', 'which_preset', 'bring_your_own_model', 'null_over_keys', 'calibrated_preset']   # of those without a number
 
 def find_notebooks(nbs:Path) -> list[Notebook]:
     "All notebooks, the index first, then by folder and number; names that begin with `_` or `.` are left out"
