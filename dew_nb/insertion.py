@@ -60,11 +60,27 @@ def begin(self:DEWLogitsProcessor,
     self.seen = T
     if not goes_on: self.start, self.prompt = T, ids.clone()
 
+# %% ../nbs/29_insertion.ipynb #bytab002
+@patch
+def by_table(self:DEWLogitsProcessor,
+    ids:torch.Tensor, # (B, T) ids so far
+    scores:torch.Tensor # (B, V) logits
+) -> torch.Tensor:
+    "Marked logits, without waiting for the device"
+    k = self.scheme.config.k
+    if ids.shape[1] - self.start < k: return scores
+    if self.special.device != ids.device: self.special = self.special.to(ids.device)
+    w = ids[:, -k:]
+    full = ~self.special[w.clamp(max=len(self.special)-1)].any(1)
+    if self.scheme.rule.repeats == 'window': full &= ~seen_before(ids, self.start, w)
+    return self.scheme.insert(scores, self.scheme.project(w), full)
+
 # %% ../nbs/29_insertion.ipynb #np022
 @patch
 def __call__(self:DEWLogitsProcessor, input_ids:torch.Tensor, scores:torch.Tensor) -> torch.Tensor:
     "Marked logits"
     self.begin(input_ids)
+    if not getattr(self.scheme.contexts, 'needs_encoder', True): return self.by_table(input_ids, scores)
     w, full = last_windows(input_ids, self.start, self.scheme.config.k, self.special)
     if self.scheme.rule.repeats == 'window': full &= ~seen_before(input_ids, self.start, w)
     if not full.any(): return scores

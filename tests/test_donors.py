@@ -378,14 +378,14 @@ def test_a_donor_scheme_is_a_build_with_its_tokens(smol, words, read_once):
     few, key, kw = ['the old harbour was quiet at night '*9]*5, SecretKey.from_hex('0a'*32), dict(config=DEWConfig(n=32), progress=False)
     tokens = borrowed.donor_tokens(smol, words, reference=few)
     wm = donor_scheme(smol, words, Letters(), key, reference=iter(few), **kw)      # texts that can be read but once
-    same = DEW.build(smol, Letters(), key, donors.DEWConfig(), reference=few, tokens=tokens, **kw)
+    same = DEW.build(smol, Letters(), key, reference=few, tokens=tokens, **kw)
     assert torch.equal(wm.table.rows, same.table.rows) and wm.table.meta == same.table.meta
     assert torch.equal(wm.table.rows, borrowed.donor_table(smol, words, Letters(), key, reference=few, **kw).rows)
     assert not wm.table.rows[tokens.dead].any() and wm.blueprint.tokens.report.counts() == tokens.report.counts()
     assert wm.table.meta['config']['token_whitening'] == 'frequency'
     for change in (dict(embeddings=tokens.embeddings[:-1]), dict(dead=tokens.dead[:-1])):
         with pytest.raises(ValueError, match='49,151 rows, but smollm2-135m has 49,152'):
-            DEW.build(smol, Letters(), key, donors.DEWConfig(), reference=few, tokens=dataclasses.replace(tokens, **change))
+            DEW.build(smol, Letters(), key, reference=few, tokens=dataclasses.replace(tokens, **change))
 
 def test_the_agnostic_scheme_does_not_generate(words):
     from dew_nb import DEWConfig, SecretKey

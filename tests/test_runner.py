@@ -485,7 +485,7 @@ STORED = [p.parent for p in sorted((ROOT/"nbs"/"studies"/"data").glob("*/units.j
 @pytest.mark.parametrize("path", STORED, ids=lambda p: p.name)
 def test_stored_units_have_the_names_that_they_would_get_today(path):
     r = load_results(path)
-    assert len(r.metas) > 400
+    assert len(r.metas) > 100
     for m in r.metas: assert Unit(m["kind"], m["spec"], m["labels"]).id == m["id"]
 
 

@@ -1,4 +1,7 @@
 "The tournament rule with compiled contexts from end to end, with an encoder that is quick because it means nothing"
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -42,8 +45,27 @@ def test_file_needs_no_encoder(wm, texts, tmp_path):
     det = wm.detector()
     again = Detector.load(det.save(tmp_path/'t.dew'))
     for x,y in zip(det.detect(texts[0]), again.detect(texts[0])):
-        assert x.n_scored == y.n_scored and x.z == pytest.approx(y.z, abs=.3)      # layers in half precision
+        assert x.n_scored == y.n_scored and x.z == pytest.approx(y.z, abs=1e-6)
     assert KEY._raw not in (tmp_path/'t.dew').read_bytes()
+
+
+ALONE = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split('.')[0] in ('transformers', 'sentence_transformers', 'accelerate', 'gguf', 'sklearn'):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+from dew_nb import Detector
+print(Detector.load(sys.argv[1]).detect(sys.argv[2]).z)
+"""
+
+
+def test_detects_where_there_is_no_model_library(wm, texts, tmp_path):
+    "torch, tokenizers and numpy are enough: transformers and sentence-transformers are not there"
+    path = wm.detector().save(tmp_path/'t.dew')
+    out = subprocess.run([sys.executable, '-c', ALONE, path, texts[0][0]], capture_output=True, text=True, check=True).stdout
+    assert float(out) == pytest.approx(wm.detector().detect(texts[0][0]).z, abs=1e-4)
 
 
 def test_plain_transformers(wm):
@@ -87,3 +109,20 @@ def test_long_text_in_pieces(wm, monkeypatch):
                                       (dict(rule='tournamnt'), "rule must be one of")])
 def test_bad_choices(bad, what):
     with pytest.raises(ValueError, match=what): DEW.build(load_host(), Quick(), KEY, DEWConfig(**(CONFIG | bad)))
+
+
+def test_nothing_leaves_the_device_and_the_marks_are_the_same(wm, monkeypatch):
+    "By table or by windows on the CPU: the same probabilities, row by row; short texts, special tokens and repeats are left alone"
+    g = torch.Generator().manual_seed(0)
+    ids, scores = torch.randint(300, 900, (6, 20), generator=g), torch.randn(6, wm.host.vocab_size, generator=g)
+    ids[1, -2] = int(wm.contexts.special[0])
+    ids[2, -6:-3] = ids[2, -3:]
+    slow, fast = wm.processor(4), wm.processor(4)
+    monkeypatch.setattr(wm.contexts, 'needs_encoder', True, raising=False)
+    want = slow(ids, scores).softmax(-1)
+    monkeypatch.setattr(wm.contexts, 'needs_encoder', False, raising=False)
+    new = fast(ids, scores).softmax(-1)
+    assert torch.allclose(new, want, atol=1e-7)
+    changed = (new - scores.softmax(-1)).abs().amax(1) > 1e-6
+    assert changed.tolist() == [True, False, False, True, True, True]
+    assert torch.equal(wm.processor(18)(ids, scores), scores)

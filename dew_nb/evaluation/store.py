@@ -15,7 +15,7 @@ from .studies import Study
 from .units import FORMAT, KINDS, as_bytes
 
 # %% auto #0
-__all__ = ['PACKED', 'study_card', 'admit', 'UnitFolder', 'PackedUnits', 'Results', 'load_results']
+__all__ = ['PACKED', 'study_card', 'admit', 'UnitFolder', 'PackedUnits', 'JoinedUnits', 'Results', 'load_results']
 
 # %% ../../nbs/evaluation/66_store.ipynb #28714e13
 _SAME = 'name', 'corpus', 'generation', 'unit' # what all studies of a folder share
@@ -142,6 +142,26 @@ class PackedUnits:
         else: return _empty()
         return d[d.unit.isin(ids)]
 
+# %% ../../nbs/evaluation/66_store.ipynb #joincls1
+@dataclass(frozen=True)
+class JoinedUnits:
+    "Units of several places"
+    parts: tuple # `UnitFolder` or `PackedUnits`, the first one wins
+    @cached_property
+    def place(self) -> dict:
+        "For each unit its stamp and where it is"
+        out = {}
+        for p in self.parts:
+            for m in p.stamps(): out.setdefault(m['id'], (m, p))
+        return out
+    def stamps(self) -> list[dict]: return [m for m,_ in self.place.values()]
+    def read(self, ids:Sequence[str], file:str):
+        "A file of many units as one frame"
+        import pandas as pd
+        of = lambda p: [i for i in ids if self.place[i][1] is p]
+        found = [d for p in self.parts if of(p) and len(d := p.read(of(p), file))]
+        return pd.concat(found, ignore_index=True) if found else _empty()
+
 # %% ../../nbs/evaluation/66_store.ipynb #f6656efb
 _NAMED = dict(texts=('source', 'scheme'), attacked=('attack', 'attack'),
               scores=('scheme', 'scheme'), other_keys=('scheme', 'scheme'))
@@ -192,14 +212,16 @@ class Results:
     "Frames: `units`, `texts`, `scores`, `quality`, `similarity`, `preference`, `changes`"
     path: Path # the folder
     study: dict # its `study.json`
+    more: tuple = () # results that were joined to these
     @property
     def packed(self) -> bool:
         "Whether these are the few files that `pack` wrote"
         return (self.path/PACKED).is_file()
     @property
-    def files(self) -> UnitFolder|PackedUnits:
+    def files(self) -> UnitFolder|PackedUnits|JoinedUnits:
         "Where the units are"
-        return (PackedUnits if self.packed else UnitFolder)(self.path)
+        own = (PackedUnits if self.packed else UnitFolder)(self.path)
+        return JoinedUnits((own, *(r.files for r in self.more))) if self.more else own
     @cached_property
     def metas(self) -> list[dict]:
         "The stamp of every finished unit: spec, labels, versions, device, time"
@@ -360,6 +382,16 @@ def _pack_files(results, kept, rows, drop):
         yield f'texts-{j//rows:02d}.jsonl.gz', _gzipped(kept[j:j+rows])
     yield from _pack_frames(results, drop)
     yield PACKED, _gzipped(results.metas)
+
+# %% ../../nbs/evaluation/66_store.ipynb #joinfn01
+@patch
+def join(self:Results,
+    other:Results # of the same study: name, corpus, generation
+) -> Results:
+    "These results and those, as one; `pack` writes them"
+    def refuse(what): raise ValueError(f'{self.path.name!r} and {other.path.name!r} do not belong together: {what}')
+    _check_same(self.study, other.study, refuse)
+    return Results(self.path, _joined(self.study, other.study), (*self.more, other))
 
 # %% ../../nbs/evaluation/66_store.ipynb #ae6185ff
 @patch
