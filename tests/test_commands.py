@@ -1,5 +1,5 @@
 "The commands as processes: exit codes, standard input, JSON lines, keys, closed pipes and interrupts"
-import importlib, json, os, re, signal, subprocess, sys, tempfile, time, traceback
+import csv, importlib, json, os, re, select, shutil, signal, subprocess, sys, tempfile, time, traceback
 from pathlib import Path
 
 import pytest
@@ -71,7 +71,7 @@ def made(warm, tmp_path_factory):
     "A key file, a detector and marked texts, all made by dew_mark"
     d = tmp_path_factory.mktemp('commands')
     (d/'my.key').write_text(KEY.hex())
-    code, out, err = run('dew_mark', '--key-file', d/'my.key', '--save-detector', d/'my.dew', '--lam', 6, '--max-new-tokens', 40, '--json',
+    code, out, err = run('dew_mark', '--key-file', d/'my.key', '--save-detector', d/'my.dew', '--preset', 'calibrated', '--lam', 6, '--max-new-tokens', 40, '--json',
                          '--lines', stdin='The old harbour lies\n\nScientists have found that\n')
     assert code == 0, err
     rows = [json.loads(l) for l in out.splitlines()]
@@ -90,7 +90,8 @@ def test_no_key_on_the_command_line(name, args):
 @pytest.mark.parametrize('args, says', [
     ([], 'no prompt'), (['--file', 'no-such-file'], 'No such file or directory: no-such-file'), (['x', '--seed', 'y'], '--seed must be'),
     (['x', '--max-new-tokens', '0'], '--max-new-tokens must be at least 1'), (['x', '--wrong'], 'unrecognized arguments: --wrong'),
-    (['x', '--lines', '--jsonl', 'f'], 'not both'), (['x'], 'no key: give --key-file FILE, or put the key into DEW_KEY'),
+    (['x', '--lines', '--jsonl', 'f'], 'not both'), (['x', '--temperature', '0'], '--temperature must be above 0'),
+    (['x', '--top_p', '2'], '--top-p must be'), (['x', '--encoding', 'utf-9'], '--encoding utf-9 is unknown'), (['x'], 'no key: give --key-file FILE, or put the key into DEW_KEY'),
     (['x', '--key-env', 'MINE'], 'put the key into MINE'), (['x', '--key-file', 'no-such-file'], 'no key file no-such-file'),
     (['x', '--preset', 'best'], "invalid choice: 'best'")])
 def test_mark_errors(args, says): fails('dew_mark', *args, says=says)
@@ -100,6 +101,8 @@ def test_mark_errors(args, says): fails('dew_mark', *args, says=says)
     (['--text', 'x', '--detector', 'no.dew'], 'no detector file no.dew'), (['--text', 'x', '--tokens'], '--tokens needs --json'),
     (['--text', 'x', '--detector', 'a.dew', '--key-file', 'k', '--lam', '2'], '--key-file, --lam beside --detector'),
     (['--text', 'x', '--detector', 'a.dew', '--key-env', 'MINE'], '--key-env beside --detector'),
+    ([HUMAN*9], 'a text itself is given with --text'), (['--info'], '--info needs --detector'), (['--csv', '--json'], 'not both'),
+    (['--scan', '--detector', 'a.dew', '--detector', 'b.dew'], '--scan takes one --detector'), (['--text', 'x', '--encoding', 'utf-9'], 'is unknown'),
     (['--text', 'x'], 'no key')])
 def test_detect_errors(args, says): fails('dew_detect', *args, says=says)
 
@@ -116,7 +119,14 @@ def test_bad_keys(tmp_path):
     (tmp_path/'k').write_bytes(b'\xff\x00')
     fails('dew_mark', 'x', '--key-file', tmp_path/'k', says='is not text of hexadecimal digits')
     fails('dew_mark', 'x', '--key-file', tmp_path, says='no key file')
-    fails('dew_mark', 'x', '--lam', '-1', says='lam must be', DEW_KEY=KEY.hex())
+    fails('dew_mark', 'x', '--preset', 'paper', '--lam', '-1', says='lam must be', DEW_KEY=KEY.hex())
+    fails('dew_mark', 'x', '--lam', '2', says='add --preset calibrated', DEW_KEY=KEY.hex())
+
+def test_prompt_that_is_a_file(tmp_path):
+    "Its name would be continued: that is said, and so is what to do"
+    (tmp_path/'prompts.jsonl').write_text('{}')
+    code, out, err = run('dew_mark', tmp_path/'prompts.jsonl')
+    assert code == 2 and f'warning: the prompt' in err and f'--file {tmp_path/"prompts.jsonl"}' in err and 'no key' in err
 
 def test_new_key(tmp_path):
     code, out, err = run_fresh('dew_mark', '--new-key', tmp_path/'k')
@@ -127,11 +137,14 @@ def test_new_key(tmp_path):
     assert (tmp_path/'k').read_text().strip() == digits
 
 def test_help_is_quick():
-    "Neither the module nor --help loads torch"
+    "Neither the module nor --help loads torch; what must precede torch is set by then, unless the user has set it"
     code = "import sys; from dew_nb import commands as c; [f(['--help']) for f in (c.dew_mark, c.dew_detect, c.dew_eval)]; " \
-           "print('LOADED', sorted({'torch', 'transformers', 'numpy', 'pandas'} & set(sys.modules)))"
-    r = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, env=env())
-    assert r.stdout.endswith('LOADED []\n') and r.stdout.count('Exit code') == 3, r.stdout + r.stderr
+           "print('LOADED', sorted({'torch', 'transformers', 'numpy', 'pandas'} & set(sys.modules))); " \
+           "import os, importlib, dew_nb; print(os.environ['OMP_WAIT_POLICY']); os.environ['OMP_WAIT_POLICY'] = 'ACTIVE'; " \
+           "importlib.reload(dew_nb); print(os.environ['OMP_WAIT_POLICY'])"
+    there = {k: v for k,v in env().items() if k != 'OMP_WAIT_POLICY'}
+    r = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, env=there)
+    assert r.stdout.endswith('LOADED []\nPASSIVE\nACTIVE\n') and r.stdout.count('Exit code') == 3, r.stdout + r.stderr
 
 @pytest.mark.parametrize('args, says', [([], 'the following arguments are required: study'), (['x.toml', '--wrong'], 'unrecognized arguments: --wrong'),
                                         (['no-such.toml'], 'no-such.toml'), (['x.toml', '--only', SECRET], 'secret key')])
@@ -155,31 +168,69 @@ def test_all_marked(made):
     "Standard input and a file, both marked: exit code 0 and a table; the line break at the end is not part of a text"
     code, out, err = run('dew_detect', '--detector', made['det'], '--quiet', '-', made['dir']/'marked.txt', stdin=made['rows'][0]['text'])
     head, a, b = out.splitlines()
-    assert (code, err) == (0, '') and head.split()[-2:] == ['p-value', 'verdict'] and a.startswith('stdin ') and a.endswith('  marked'), out
+    assert (code, err) == (0, '') and head.split() == ['text', 'scored', 'z', 'p-value', 'key', 'verdict'], err
+    assert a.startswith('stdin ') and a.endswith('  marked') and made['rows'][0]['key'] in a, out
     assert a[28:] == b[28:]
 
+def test_bad_lines_and_files(made):
+    "What can't be read is a row of its own, the rest is judged, and the exit code is 2; byte-order marks are honoured"
+    d, text = made['dir'], made['rows'][0]['text']
+    for e in ('utf-16', 'utf-32', 'utf-8-sig', 'utf-16-le'): (d/f'{e}.txt').write_text(text, encoding=e)
+    (d/'x.zip').write_bytes(b'PK\x03\x04\x00\x00' + text.encode())
+    names = [d/f for f in ('utf-16.txt', 'utf-32.txt', 'utf-8-sig.txt', 'utf-16-le.txt', 'x.zip', 'marked.txt')]
+    code, out, err = run('dew_detect', '--detector', made['det'], '--csv', '--html', d/'report.html', *names)
+    rows = list(csv.DictReader(out.splitlines()))
+    assert code == 2 and [r['verdict'] for r in rows] == ['marked']*3 + ['error']*2 + ['marked'], err
+    assert '--encoding' in rows[3]['error'] and 'NUL' in rows[4]['error'] and err.endswith('dew_detect: error: 2 of 6 texts could not be read\n')
+    assert len({r['z'] for r in rows if r['z']}) == 1
+    page = (d/'report.html').read_text()
+    assert page.count('<svg') == 4 and made['rows'][0]['key'] in page and 'x.zip' in page
+    code, out, err = run('dew_detect', '--detector', made['det'], '--encoding', 'utf-16-le', names[3], d/'utf-16.txt')
+    assert code == 0, out
+
+def test_several_detectors(made):
+    "p-values are corrected for their number, and the verdict names the file"
+    other = made['dir']/'other.dew'
+    shutil.copy(made['det'], other)
+    text = made['rows'][0]['text']
+    ask = lambda *files: json.loads(run('dew_detect', *(x for f in files for x in ('--detector', f)), '--json', '--text', text)[1])
+    one, two = ask(made['det']), ask(made['det'], other)
+    assert two['p_value'] == pytest.approx(2*one['p_value']) and two['detector'] in (str(made['det']), str(other)) and len(two['keys']) == 2
+
+def test_scan_and_info(made):
+    "Where the mark is, and what the file is, without any text"
+    text = f'{HUMAN} {HUMAN} {made["rows"][0]["text"]}'
+    code, out, err = run('dew_detect', '--detector', made['det'], '--scan', '--text', text)
+    assert code == 0 and 'marked: 1 passage' in out and '    characters ' in out, out + err
+    code, out, err = run('dew_detect', '--detector', made['det'], '--info')
+    assert code == 0 and made['rows'][0]['key'] in out and 'bias, strength 6' in out and 'minilm' in out and "can't say" in out, out + err
+
 def test_json_lines(made):
-    "Standard input as JSON lines, one of them unmarked: exit code 1"
-    bodies = [HUMAN + ' 🙂']*199 + [HUMAN + ' half of it: \ud83d'] + ['', ' \n', 'caf\ufffd', made['rows'][1]['text']]
-    stdin = b'\n\n'.join(json.dumps(dict(body=o)).encode() for o in bodies).replace(b'\\ufffd', b'\xe9')
-    code, out, err = run('dew_detect', '--detector', made['det'], '--jsonl', 'body', '--json', stdin=stdin)
+    "Standard input as JSON lines: what is wrong with one does not touch the others"
+    bodies = [HUMAN + ' 🙂']*100 + [HUMAN + ' half of it: \ud83d', '', ' \n', 'caf\ufffd', made['rows'][1]['text']]
+    lines = [json.dumps(dict(body=o)).encode().replace(b'\\ufffd', b'\xe9') for o in bodies]
+    lines[50:50] = [b'{"body": ', b'[1]']
+    code, out, err = run('dew_detect', '--detector', made['det'], '--jsonl', 'body', '--json', stdin=b'\n\n'.join(lines))
     rows = [json.loads(l) for l in out.splitlines()]
-    assert code == 1 and [r['verdict'] for r in rows] == ['not marked']*200 + ['too short']*3 + ['marked'], err
-    assert rows[0]['name'] == 'stdin:1' and rows[-1]['name'] == f'stdin:{2*len(rows)-1}'
-    assert rows[200]['p_value'] == 1 and rows[0]['alpha'] == .01 and rows[0]['key'] == made['rows'][0]['key']
+    assert code == 2 and err.endswith('3 of 107 texts could not be read\n'), err
+    want = ['not marked']*50 + ['error']*2 + ['not marked']*51 + ['too short to say']*2 + ['error', 'marked']
+    assert [r['verdict'] for r in rows] == want
+    assert rows[0]['name'] == 'stdin:1' and rows[-1]['name'] == f'stdin:{2*len(rows)-1}' and 'line 101 is not JSON' in rows[50]['error']
+    assert rows[103]['p_value'] == 1 and rows[0]['alpha'] == .01 and rows[0]['key'] == made['rows'][0]['key']
 
 @pytest.mark.parametrize('line, says', [('{"body": 1}', "line 2: 'body' is int"), ('{"text": ""}', "line 2 has no field 'body'; it has 'text'"),
                                         ('{"body": ', 'line 2 is not JSON'), ('[1]', 'a JSON object is expected')])
 def test_bad_json_lines(line, says):
-    "Checked without a model: the reader stops at the line"
+    "Checked without a model: the error stands in the place of the text"
     from dew_nb.shell import UsageError, named_texts
     from tempfile import TemporaryDirectory
     with TemporaryDirectory() as d:
         p = Path(d)/'x.jsonl'
-        p.write_text('{"body": "fine"}\n' + line + '\n')
+        p.write_text('{"body": "fine"}\n' + line + '\n{"body": "last"}\n')
         got = named_texts([str(p)], [], 'body')
         assert next(got) == (f'{p}:1', 'fine')
-        with pytest.raises(UsageError, match=re.escape(says)): next(got)
+        name, error = next(got)
+        assert isinstance(error, UsageError) and says in str(error) and next(got) == (f'{p}:3', 'last')
 
 def test_json_lines_are_read_one_by_one(tmp_path):
     "A stream that never ends can be read: bounded memory"
@@ -195,20 +246,25 @@ def test_json_lines_are_read_one_by_one(tmp_path):
 
 def test_key_and_host_detect_like_the_detector(made):
     "With the key instead of a detector file; a broken detector file is told in one line"
-    code, out, err = run('dew_detect', '--key-env', 'MINE', '--jsonl', 'text', made['dir']/'marked.jsonl', '--lam', 6, MINE=KEY.hex())
+    code, out, err = run('dew_detect', '--key-env', 'MINE', '--jsonl', 'text', made['dir']/'marked.jsonl', '--preset', 'calibrated', '--lam', 6, MINE=KEY.hex())
     assert code == 0 and out.count(' marked') == 2, out + err
     broken = made['dir']/'broken.dew'
     broken.write_bytes(made['det'].read_bytes()[:-100])
     fails('dew_detect', '--text', 'x', '--detector', broken, says='is truncated')
 
 @pytest.mark.skipif(os.name != 'posix', reason='pipes and signals of POSIX')
-def test_closed_pipe(made):
-    "A reader that goes away ends the command quietly"
-    lines = b''.join(json.dumps(dict(t=f'{i} {HUMAN}')).encode() + b'\n' for i in range(50))
+def test_streams_and_closed_pipe(made):
+    "A verdict is there before the input ends; a reader that goes away ends the command quietly"
+    lines = [json.dumps(dict(t=f'{i} {HUMAN}')).encode() + b'\n' for i in range(50)]
     p = subprocess.Popen(argv('dew_detect', '--detector', made['det'], '--jsonl', 't', '--json', '--quiet'), stdin=subprocess.PIPE,
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env())
+    p.stdin.write(lines[0])
+    p.stdin.flush()
+    ready, _, _ = select.select([p.stdout], [], [], 120)
+    if not ready: p.kill()
+    assert ready and json.loads(p.stdout.readline())['name'] == 'stdin:1'
     p.stdout.close()
-    try: p.stdin.write(lines); p.stdin.close()
+    try: p.stdin.write(b''.join(lines[1:])); p.stdin.close()
     except BrokenPipeError: pass
     err = p.stderr.read().decode()
     assert p.wait(timeout=300) == 141 and err == ''

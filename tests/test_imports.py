@@ -40,7 +40,7 @@ def project(tmp, nbs=None, files=None):
     return imports.problems(tmp)
 
 def test_small_project_is_in_order(tmp_path):
-    studies = {'studies/law': ['from dew_nb.detection import detect\ndetect(1)'], 'tutorials/start': ['from dew_nb import DEW\nDEW()']}
+    studies = {'studies/law': ['from dew_nb.detection import detect\ndetect(1)'], 'tutorials/start': ['from dew_nb import DEW\nDEW()', '%%writefile a.txt\n no Python: the sea']}
     assert project(tmp_path, studies, {'tools/one.py': 'from dew_nb.detection import detect\ndetect(1)\n'}) == []
 
 CIRCLE = 'from dew_nb.detection import detect\ndef make(): return detect\n'

@@ -45,7 +45,8 @@ class Arrow:
     exported: bool
 
 def parse(code:str) -> ast.Module:
-    "Code of a cell; its magics and shell lines are left out"
+    "Code of a cell; its magics and shell lines are left out, and cells that are not Python"
+    if re.match(r'\s*%%(writefile|sh|bash|html)\b', code): code = ''
     code = re.sub(r'(?m)^(\s*)[%!].*$', r'\1pass', code)
     return compile(code, '<cell>', 'exec', ast.PyCF_ONLY_AST|ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
