@@ -10,7 +10,7 @@ __all__ = ['PROMPTS', 'SAMPLER', 'CSS', 'BLUE', 'ORANGE', 'NEAR_ZERO', 'LEGEND',
 import argparse, html, json, os, subprocess, sys, time
 from pathlib import Path
 from .shell import TokenBar, prepare_environment, run_command, say, shorten
-from .commands import verdict
+from .verdicts import verdict
 
 # %% ../nbs/92_demo.ipynb #5c8ad7f0
 def demo_key() -> tuple: # key, where it comes from

@@ -124,7 +124,7 @@ def watermarking_config(self:DEW,
 # %% ../nbs/28_scheme.ipynb #c019
 @patch
 def generate(self:DEW,
-    prompts:str|list, # one prompt or many
+    prompts:str|list, # one prompt or conversation (a list of messages), or many
     max_new_tokens:int=200, # tokens to generate
     seed:int|None=0, # for sampling; None: a fresh one
     **kwargs # more arguments of `dew_nb.insertion.generate`: mark, batch_size, do_sample, …

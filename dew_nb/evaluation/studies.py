@@ -145,10 +145,12 @@ def _entry_rows(entry, what):
     many = _lists(kind, entry)
     suffix = _scheme_suffix if what == 'schemes' else _attack_suffix
     after = f' then {then.label}' if then and not name else ''
+    codes = [own_code(maker), then and then.code]
+    code = ' '.join(x for x in codes if x) or None
     for values in itertools.product(*(entry[k] for k in many)):
         params = entry | dict(zip(many, values))
         label = (name or kind) + suffix(params, many, name) + after
-        yield Row(label, kind, params, own_code(maker))
+        yield Row(label, kind, params, code)
 
 # %% ../../nbs/evaluation/65_studies.ipynb #54607731
 def expand(
