@@ -209,7 +209,7 @@ def load_host(
 def wrap_host(
     model, # a causal language model of transformers
     tokenizer, # its tokenizer
-    name:str=None # what to call it; by default the model's class
+    name:str=None # what to call it; by default what it was loaded as, or its class
 ) -> Host:
     "A host around a model that is already in memory"
     for what in ('generate', 'get_input_embeddings'):
@@ -217,7 +217,9 @@ def wrap_host(
             f'a host model needs .{what}, and {type(model).__name__} has none; '
             'give a causal language model of transformers')
     p = next(model.parameters())
-    host = Host(name or type(model).__name__, None, p.device, p.dtype)
+    known = Path(getattr(model, 'name_or_path', '') or '')
+    known = known.name if known.is_dir() else str(known)
+    host = Host(name or known.strip('.') or type(model).__name__, None, p.device, p.dtype)
     host.model, host.tokenizer = model.eval(), ensure_pad(tokenizer)
     return host
 
