@@ -30,10 +30,16 @@ def bound(tree) -> set[str]:
         elif isinstance(n, (ast.Import, ast.ImportFrom)): found.update((a.asname or a.name).split('.')[0] for a in n.names)
     return found
 
+def python_of(source:str) -> str:
+    "The Python of a cell: no cell that is written to a file or run by a shell, no line for a shell or a magic"
+    code = directives(source)[1]
+    if code.lstrip().startswith('%%'): return ''
+    return '\n'.join(l for l in code.split('\n') if not l.startswith(('!', '%')))
+
 def undefined(cells:list) -> list[str]:
     "Names that visible cells use before a visible cell defines them"
     known, missing = set(dir(builtins)) | {'__name__', 'display'}, []
-    for tree in (ast.parse(directives(text(c['source']))[1]) for c in cells if shown(c)):
+    for tree in (ast.parse(python_of(text(c['source']))) for c in cells if shown(c)):
         known |= bound(tree)
         missing += [n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.id not in known]
     return sorted(set(missing))
@@ -50,5 +56,9 @@ def test_the_check_can_fail():
     assert undefined(cells('#| echo: false\nx = 1', 'x')) == ['x'] and undefined(cells('x', 'x = 1')) == ['x']
     assert undefined(cells('import os.path as p\nfrom fastcore.test import *', 'test_eq(p.join("a"), [q for q in "a"])')) == []
     assert undefined(cells('def f(a, *b, c=1, **d): return a, b, c, d', 'f(lambda z: z)\ntry: pass\nexcept OSError as e: print(e)')) == []
+
+def test_lines_for_a_shell_are_no_python():
+    assert undefined(cells('!dew_detect letter.txt', '%%writefile mine.py\nx = y', '%time z')) == []
+    assert undefined(cells('!ls\nprint(key)')) == ['key']
 
 def test_there_are_tutorials(): assert len(PAGES) >= 4
