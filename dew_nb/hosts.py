@@ -171,8 +171,7 @@ class Host:
     @cached_property
     def digest(self) -> str:
         "Digest of the table and of the tokenizer"
-        table = array_digest(self.embeddings)
-        return hash_strings(table, self.tokenizer_digest)
+        return hash_strings(array_digest(self.embeddings), self.tokenizer_digest)
 
 # %% ../nbs/12_hosts.ipynb #d90b907a
 @patch(as_prop=True)
@@ -217,9 +216,9 @@ def wrap_host(
             f'a host model needs .{what}, and {type(model).__name__} has none; '
             'give a causal language model of transformers')
     p = next(model.parameters())
-    known = Path(getattr(model, 'name_or_path', '') or '')
-    known = known.name if known.is_dir() else str(known)
-    host = Host(name or known.strip('.') or type(model).__name__, None, p.device, p.dtype)
+    known = getattr(model, 'name_or_path', '')
+    if Path(known).is_dir(): known = Path(known).name           # a folder's place is nobody's business
+    host = Host(name or known or type(model).__name__, None, p.device, p.dtype)
     host.model, host.tokenizer = model.eval(), ensure_pad(tokenizer)
     return host
 

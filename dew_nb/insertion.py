@@ -69,9 +69,8 @@ def by_table(self:DEWLogitsProcessor,
     "Marked logits, without waiting for the device"
     k = self.scheme.config.k
     if ids.shape[1] - self.start < k: return scores
-    if self.special.device != ids.device: self.special = self.special.to(ids.device)
-    w = ids[:, -k:]
-    full = ~self.special[w.clamp(max=len(self.special)-1)].any(1)
+    self.special = self.special.to(ids.device)                 # once
+    w, full = last_windows(ids, self.start, k, self.special)
     if self.scheme.rule.repeats == 'window': full &= ~seen_before(ids, self.start, w)
     return self.scheme.insert(scores, self.scheme.project(w), full)
 
@@ -219,7 +218,7 @@ def generate(
     **kwargs # more arguments for transformers' `generate`
 ) -> str|list:
     "Marked continuations: a string for a string, a list for a list (see `num_return_sequences`)"
-    _check_generate(scheme, batch_size, mark and not do_sample or kwargs.get('num_beams', 1) > 1)
+    _check_generate(scheme, batch_size, mark and (not do_sample or kwargs.get('num_beams', 1) > 1))
     one, out = isinstance(prompts, str) or is_chat(prompts), []
     prompts = as_prompts(scheme.host.tokenizer, [prompts] if one else prompts)
     processors = list(kwargs.pop('logits_processor', []))

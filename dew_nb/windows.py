@@ -40,10 +40,10 @@ def last_windows(
     k:int, # window width
     special:torch.Tensor # from `special_mask`: ids that are never part of a window
 ) -> tuple:
-    "The last window of each row, (B, k), and whether it is full, (B,); both on the CPU"
+    "The last window of each row, (B, k), and whether it is full, (B,); both where `special` is"
     B, T = ids.shape
-    if T - start < k: return torch.zeros(B, k, dtype=ids.dtype), torch.zeros(B, dtype=torch.bool)
-    w = ids[:, T-k:].cpu()                     # all that has to leave a GPU
+    if T - start < k: return ids.new_zeros(B, k).to(special.device), special.new_zeros(B)
+    w = ids[:, T-k:].to(special.device)        # with the mask on the CPU, all that leaves a GPU
     return w, ~special[w.clamp(max=len(special)-1)].any(1)
 
 # %% ../nbs/17_windows.ipynb #c017

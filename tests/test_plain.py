@@ -10,6 +10,7 @@ from dew_nb.detection import Detector
 from dew_nb.evaluation.characters import EDITS, CharacterEdit
 from dew_nb.evaluation.store import load_results
 from dew_nb.plain import KINDS, normalise, undo_all
+from quick import Letters
 
 DATA = Path(__file__).parents[1]/'nbs/studies/data'
 PIECES = [*'abc eEоес ,.;:!?"\'*_~`<>&|#-\n\t\r', '  ', '**', '__', '```', '<b>', '</b>', '&amp;', '&nbsp;',
@@ -62,15 +63,6 @@ def test_kinds_do_what_they_say():
     assert normalise('a\u200b b').kinds == ('invisible',)
 
 # ---------------------------------------------------------------- a detector
-class Letters:
-    "Vectors from letter counts"
-    name, digest = 'letters', 'letters-1'
-    def encode(self, texts):
-        x = np.zeros((len(texts), 32), np.float32)
-        for i,t in enumerate(texts):
-            for j,c in enumerate(t[:40]): x[i, (ord(c)*7 + j) % 32] += 1
-        return x + .01
-
 @pytest.fixture(scope='module')
 def marked(stored):
     "A scheme, and two texts of the host"

@@ -8,24 +8,15 @@ import torch
 
 from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_host
 from dew_nb.insertion import DEWWatermarkingConfig
+from quick import Letters
 
 KEY = SecretKey(b'an example key: never use this one')
 CONFIG = dict(rule='tournament', contexts='compiled', candidates='top_m', m=64, n=64, layers=12)
 
 
-class Quick:
-    "Vectors from letter counts"
-    name, digest = 'letters', 'letters-1'
-    def encode(self, texts):
-        x = np.zeros((len(texts), 32), np.float32)
-        for i,t in enumerate(texts):
-            for j,c in enumerate(t[:40]): x[i, (ord(c)*7 + j) % 32] += 1
-        return x + .01
-
-
 @pytest.fixture(scope='module')
 def wm():
-    return DEW.build(load_host(), Quick(), KEY, DEWConfig(**CONFIG), progress=False)
+    return DEW.build(load_host(), Letters(), KEY, DEWConfig(**CONFIG), progress=False)
 
 
 @pytest.fixture(scope='module')
@@ -87,7 +78,7 @@ def test_plain_transformers(wm):
 def test_decoding_that_draws_nothing_is_refused(wm):
     with pytest.raises(ValueError, match='do_sample=True'): wm.generate('Bread', do_sample=False)
     with pytest.raises(ValueError, match='do_sample=True'): wm.generate('Bread', num_beams=2)
-    assert wm.generate('Bread', max_new_tokens=1, do_sample=False, mark=False)
+    for how in (dict(do_sample=False), dict(num_beams=2)): assert wm.generate('Bread', max_new_tokens=1, mark=False, **how)
 
 
 def test_long_text_in_pieces(wm, monkeypatch):
@@ -108,7 +99,7 @@ def test_long_text_in_pieces(wm, monkeypatch):
 @pytest.mark.parametrize('bad,what', [(dict(layers=0), 'layers'), (dict(order=0), 'order'), (dict(context_decay=0), 'context_decay'),
                                       (dict(rule='tournamnt'), "rule must be one of")])
 def test_bad_choices(bad, what):
-    with pytest.raises(ValueError, match=what): DEW.build(load_host(), Quick(), KEY, DEWConfig(**(CONFIG | bad)))
+    with pytest.raises(ValueError, match=what): DEW.build(load_host(), Letters(), KEY, DEWConfig(**(CONFIG | bad)))
 
 
 def test_nothing_leaves_the_device_and_the_marks_are_the_same(wm, monkeypatch):

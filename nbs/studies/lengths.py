@@ -43,7 +43,7 @@ def main():
         wm = DEW.build(host, enc, keys[0], DEWConfig.preset(preset), progress=False)
         for length in a.lengths:
             texts = cut_texts(tok, reviews, length, int(np.clip(a.tokens//length, 6, a.most)))
-            z = scores_over_keys(wm, keys, texts, progress=False)['z']
+            z = scores_over_keys(wm, keys, texts, progress=False, reading='raw')['z']
             k, t = np.indices(z.shape)
             rows.append(pd.DataFrame(dict(preset=preset, length=length, key=k.ravel(), text=t.ravel(),
                                           z=z.ravel().astype(np.float32))))
