@@ -7,18 +7,7 @@ import pytest
 from dew_nb import DEW, DEWConfig, SecretKey, identify, load_host
 from dew_nb.detection import measure
 from dew_nb.scan import ScanOptions, scan_document
-
-
-class Quick:
-    "Vectors from letter counts"
-    name, digest = 'letters', 'letters-1'
-    def encode(self, texts):
-        n, length = len(texts), np.array([len(t) for t in texts], int)
-        letters = ''.join(t[:40].ljust(40) for t in texts).encode('utf-32-le', 'surrogatepass')
-        place = (np.frombuffer(letters, np.uint32).reshape(n, 40).astype(int)*7 + np.arange(40)) % 32 + 32*np.arange(n)[:,None]
-        counts = np.bincount(place[np.arange(40) < length[:,None]], minlength=32*n)
-        return counts.reshape(n, 32).astype(np.float32) + np.float32(.01)
-
+from quick import Letters
 
 KEY, OTHER = SecretKey(b'an example key: never use this one'), SecretKey(b'another key, also only for show')
 
@@ -31,7 +20,7 @@ def scheme():
     "Built without the language model, which is never needed here"
     with pytest.MonkeyPatch.context() as m:
         m.setattr('dew_nb.hosts._read_model', no_model)
-        return DEW.build(load_host(), Quick(), KEY, DEWConfig(k=3), progress=False)
+        return DEW.build(load_host(), Letters(), KEY, DEWConfig(k=3), progress=False)
 
 
 @pytest.fixture(scope='module')
@@ -164,10 +153,10 @@ def test_no_language_model(few, tmp_path, monkeypatch):
     "Building a detector, saving, loading and detecting: the host model is never loaded, nor is the host when loading"
     import dew_nb.hosts as h
     monkeypatch.setattr(h, '_read_model', no_model)
-    det = DEW.build(load_host(), Quick(), KEY, DEWConfig.preset('paper'), tokens=few.blueprint.tokens, progress=False).detector()
+    det = DEW.build(load_host(), Letters(), KEY, DEWConfig.preset('paper'), tokens=few.blueprint.tokens, progress=False).detector()
     path = det.save(tmp_path/'d.dew')
     for f in ('load_host', '_read_tokenizer', '_read_table'): monkeypatch.setattr(h, f, no_model)
-    again = type(det).load(path, encoder=Quick())
+    again = type(det).load(path, encoder=Letters())
     agree(again.detect(TEXTS), det.detect(TEXTS))
     assert again.scheme.host is None and again.scheme.blueprint is None
 
@@ -285,7 +274,7 @@ def test_memory_of_naming_is_bounded(scheme, monkeypatch, rule):
     import dew_nb.detection as d, dew_nb.keynull as k
     if rule == 'tournament':
         ids = scheme.host.tokenizer(long_text())['input_ids']
-        scheme = DEW.build(scheme.host, Quick(), SecretKey(bytes(16)), DEWConfig(rule=rule, layers=2),
+        scheme = DEW.build(scheme.host, Letters(), SecretKey(bytes(16)), DEWConfig(rule=rule, layers=2),
                            tokens=scheme.blueprint.tokens.narrow(ids))
     dets = [scheme.detector() for _ in range(3)]
     set_long(monkeypatch, 500)
