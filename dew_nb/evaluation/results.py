@@ -62,6 +62,26 @@ def _tprs(name, marked, null, fprs):
     for x in leave_one_seed_out(marked, null, fprs).itertuples():
         yield name, x.nominal, x.seed, x.tpr
 
+# %% ../../nbs/evaluation/69_results.ipynb #421e7750
+def _same_key(under, scheme, host, encoder, negatives):
+    "Scores of unmarked texts, by attack and key: of the other seeds, else of the same"
+    d = under[(under.scheme == scheme) & (under.host == host)
+              & (under.encoder == encoder) & (under.source == negatives)]
+    if (d.key != d.seed).any(): d = d[d.key != d.seed]
+    out = {}
+    for (a,k),x in d.groupby(['attack', 'key']).score:
+        out.setdefault(a, {})[k] = x.to_numpy()
+    return out
+
+# %% ../../nbs/evaluation/69_results.ipynb #f3053172
+def _key_rates(marked, whole, attacked, fprs):
+    "(measure, nominal, seed, value) by thresholds under the key of each seed"
+    for name,null in (('tpr_key', whole), ('tpr_matched_key', attacked)):
+        for s,x in marked.items():
+            if s not in null: continue
+            for f in _possible({s: null[s]}, fprs):
+                yield name, f, s, tpr_at(x, null[s], f).value
+
 # %% ../../nbs/evaluation/69_results.ipynb #a7d4e9f2
 def _rates(groups, fprs, attacked):
     "(measure, nominal, seed, value) of one scheme and attack"
@@ -91,11 +111,16 @@ def _score_figures(results, fprs, statistic, negatives):
     check_names([statistic], [c for c in d if d[c].dtype.kind in 'fi'], 'statistic')
     key = ['scheme', 'host', 'encoder']
     d = d[[*key, 'source', 'attack', 'seed']].assign(score=d[statistic])
-    for (scheme,host,encoder),g in d.groupby(key, sort=False):
-        scores = _by_seed(g[g.source.isin([scheme, negatives])])
+    under = results.under_keys.assign(score=results.under_keys[statistic])
+    for of,g in d.groupby(key, sort=False):
+        scores = _by_seed(g[g.source.isin([of[0], negatives])])
+        null = _same_key(under, *of, negatives)
         for a in g.attack.unique():
-            groups = _groups(scores, scheme, negatives, a)
-            for x in _rates(groups, fprs, a != 'none'): yield scheme, host, encoder, a, *x
+            groups = _groups(scores, of[0], negatives, a)
+            rates = _rates(groups, fprs, a != 'none')
+            same = _key_rates(groups.marked, null.get('none', {}),
+                              null.get(a, {}) if a != 'none' else {}, fprs)
+            for x in itertools.chain(rates, same): yield *of, a, *x
 
 # %% ../../nbs/evaluation/69_results.ipynb #20f0e8aa
 def _quality_figures(results):
@@ -125,11 +150,13 @@ def cells(
     f = by.value.agg(value='mean', half=lambda x: (x.max() - x.min())/2,
                      seeds='count').reset_index()
     how = np.where(f.seeds > 1, 'leave one seed out', 'own seed')
+    how = np.where(f.measure.str.endswith('_key'), 'same key', how)
     is_rate = f.measure.str.startswith('tpr')
     return f.assign(protocol=np.where(is_rate, how, 'each seed'))
 
 # %% ../../nbs/evaluation/69_results.ipynb #7b24d9a6
-_NAMES = dict(tpr='TPR', tpr_matched='matched TPR', auroc='AUROC', ppl='PPL',
+_NAMES = dict(tpr='TPR', tpr_matched='matched TPR', tpr_key='same-key TPR',
+              tpr_matched_key='matched same-key TPR', auroc='AUROC', ppl='PPL',
               similarity='similarity', nps='NPS')
 
 def _is_quality(measure): return measure.startswith(('ppl', 'similarity', 'nps'))
