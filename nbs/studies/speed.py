@@ -4,12 +4,15 @@ interleaved run.
     python nbs/studies/speed.py --shape llama-3.2-3b --out nbs/studies/data/speed_gpu.json
     python nbs/studies/speed.py --shape embedded --batches 1 16 --out nbs/studies/data/speed_cpu.json
     python nbs/studies/speed.py --only-detect 1000 --singles 200 --out nbs/studies/data/speed_detect.json
+    python nbs/studies/speed.py --shape llama-3.2-3b --rule tournament --rounds 20 --tokens 64 --out nbs/studies/data/speed_tournament_gpu.json
 
 Each round times every variant once, in random order; reported are medians over rounds of the seconds
 per step and of the ratio within the round. The shape of Llama-3.2-3B has random weights; its encoder has
 XLM-R-base's shape and a Unigram tokenizer of XLM-R's size, made of the vocabularies at hand. With
 --detect, also how much faster many texts are in one call than one call each; with --only-detect that
-alone.
+alone. The tournament needs no encoder: at the shape of Llama-3.2-3B its tables are random too, since only their size counts. With
+--static the host has a static cache, and on a GPU transformers compiles its step: the host is no longer bound by launches, and a mark
+can't hide behind it. For the tournament the time of the mark's own kernels is measured beside, by CUDA events.
 """
 import argparse, json, random, shlex, statistics, sys, tempfile, time
 from dataclasses import replace
@@ -23,6 +26,10 @@ from dew_nb.encoders import wrap_encoder
 from dew_nb.evaluation.content import machine, study_key
 from dew_nb.evaluation.corpora import build_corpus
 from dew_nb.hosts import wrap_host
+from dew_nb.compiled import CompiledContexts
+from dew_nb.tables import TokenTable
+from dew_nb.tournament import TournamentRule, layer_normals
+from dew_nb.whitening import unit_rows
 
 class Folded:
     "Contexts whose ids are brought into a tokenizer's range: random weights give random ids"
@@ -83,8 +90,43 @@ def shaped_encoder(device):
         model = SentenceTransformer(modules=[Transformer(d), Pooling(768)], device=device)
     return wrap_encoder(model, name='xlm-r-base shape')
 
+def shaped_tournament(host):
+    "The tournament's preset with random tables of the host's size"
+    V, dev, config = host.model.config.vocab_size, host.model.device, DEWConfig.preset('tournament')
+    n, d = config.n or 64, config.context_width
+    g = torch.Generator().manual_seed(0)
+    rows, S = (unit_rows(torch.randn(V, w, generator=g)).to(dev) for w in (n, d))
+    M, a = (x.to(dev) for x in layer_normals(study_key(0), config.layers, config.order, d, n))
+    rule = TournamentRule(config, TokenTable(rows, torch.empty(d, 0), n, False, {}), M, a)
+    return DEW(config, rule, CompiledContexts(S.half(), host.tokenizer, config.k, config.context_decay))
+
+def tournament_variants(host, enc):
+    "Name: function that makes the arguments of one call of `generate`"
+    from transformers import SynthIDTextWatermarkingConfig, WatermarkingConfig
+    V, dev = host.model.config.vocab_size, host.model.device
+    wm = shaped_tournament(host) if enc is None else DEW.build(host, enc, study_key(0), progress=False)
+    synthid = SynthIDTextWatermarkingConfig(keys=list(range(1, 31)), ngram_len=4)
+    return wm, {'no mark': dict, 'DEW tournament': lambda: dict(watermarking_config=wm.watermarking_config()),
+        'KGW (transformers)': lambda: dict(logits_processor=[WatermarkingConfig().construct_processor(V, dev)]),
+        'SynthID (transformers)': lambda: dict(logits_processor=[synthid.construct_processor(V, dev)])}
+
+def kernel_time(wm, V, batches, tokens=64, calls=200):
+    "Milliseconds of the mark alone, by CUDA events, on random logits: median of `calls`"
+    rows, dev = [], wm.table.device
+    for B in batches:
+        ids, logits = torch.randint(10, 40_000, (B, tokens), device=dev), torch.randn(B, V, device=dev)
+        mark, took = wm.processor(0), []
+        for _ in range(calls):
+            a, b = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            a.record(); mark.by_table(ids, logits) if mark.start is not None else mark(ids, logits); b.record()
+            torch.cuda.synchronize()
+            took.append(a.elapsed_time(b))
+        rows.append(dict(batch=B, ms=statistics.median(took)))
+        print('kernels', rows[-1], flush=True)
+    return rows
+
 def variants(host, enc):
-    "Name: function that makes the logits processors of one call"
+    "Name: function that makes the arguments of one call of `generate`"
     from transformers import SynthIDTextWatermarkingConfig, WatermarkingConfig
     V, dev = host.model.config.vocab_size, host.model.device
     wm = DEW.build(host, enc, study_key(0), DEWConfig.preset('paper'), dtype=torch.float16, device=dev)
@@ -93,11 +135,11 @@ def variants(host, enc):
     graph = contexts.fast
     def dew(fast, capacity):
         contexts.fast, contexts.recent.capacity = fast, capacity
-        return [wm.processor()]
+        return dict(logits_processor=[wm.processor()])
     synthid = SynthIDTextWatermarkingConfig(keys=list(range(1, 31)), ngram_len=4)
-    out = {'no mark': lambda: [],
-           'KGW (transformers)': lambda: [WatermarkingConfig().construct_processor(V, dev)],
-           'SynthID (transformers)': lambda: [synthid.construct_processor(V, dev)],
+    out = {'no mark': dict,
+           'KGW (transformers)': lambda: dict(logits_processor=[WatermarkingConfig().construct_processor(V, dev)]),
+           'SynthID (transformers)': lambda: dict(logits_processor=[synthid.construct_processor(V, dev)]),
            'DEW': lambda: dew(graph, 4096)}
     if graph is not None: out['DEW, plain encoder call'] = lambda: dew(None, 0)
     return out
@@ -106,23 +148,23 @@ def wait(device):
     "Until a GPU has done what it was asked"
     if device.type == 'cuda': torch.cuda.synchronize()
 
-def seconds_per_step(model, x, tokens, processors):
+def seconds_per_step(model, x, tokens, how):
     "One call of `generate`"
     wait(model.device)
     t = time.perf_counter()
     with torch.no_grad():
         model.generate(**x, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=True, top_k=0,
-                       pad_token_id=0, logits_processor=processors)
+                       pad_token_id=0, **how)
     wait(model.device)
     return (time.perf_counter()-t)/tokens
 
-def bench(host, enc, batches, rounds, tokens, prompt=30):
+def bench(host, vs, batches, rounds, tokens, prompt=30, **more):
     "Medians and ranges over rounds, for each batch and variant"
-    rows, model, vs = [], host.model, variants(host, enc)
+    rows, model = [], host.model
     for B in batches:
         ids = torch.randint(10, 40_000, (B, prompt), device=model.device)
         x = dict(input_ids=ids, attention_mask=torch.ones_like(ids))
-        def once(v): return seconds_per_step(model, x, tokens, vs[v]())
+        def once(v): return seconds_per_step(model, x, tokens, vs[v]() | more)
         for v in vs: once(v)                           # warm up, record graphs
         times = {v: [] for v in vs}
         for r in range(rounds):
@@ -135,13 +177,14 @@ def bench(host, enc, batches, rounds, tokens, prompt=30):
                   f"{rows[-1]['ratio']:.3f} ({min(ratio):.3f}-{max(ratio):.3f})", flush=True)
     return rows
 
-def detection(host, enc, texts, singles, rounds):
+def detection(host, enc, texts, singles, rounds, config):
     "One call for many texts against one call a text, in turns; medians and ranges over rounds"
-    det = DEW.build(host, enc, study_key(0), DEWConfig(), progress=False).detector()
+    det = DEW.build(host, enc, study_key(0), config, progress=False).detector()
     ts = list(build_corpus(host, n=texts).human)
     if len(ts) < texts: print(f'the corpus has {len(ts)} texts', flush=True)
     singles, device = min(singles, len(ts)), det.scheme.table.device
-    det.scheme.contexts.recent.capacity = 0            # rounds repeat texts: no window from memory
+    recent = getattr(det.scheme.contexts, 'recent', None)
+    if recent is not None: recent.capacity = 0         # rounds repeat texts: no window from memory
     def many(r):
         det.detect(ts, progress=False)
         return len(ts)
@@ -170,6 +213,8 @@ def arguments():
     ap = argparse.ArgumentParser(description=__doc__,
                                  formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--shape', choices=('embedded', 'llama-3.2-3b'), default='embedded')
+    ap.add_argument('--rule', choices=('bias', 'tournament'), default='bias')
+    ap.add_argument('--static', action='store_true', help='static cache, and on a GPU a compiled step')
     ap.add_argument('--batches', type=int, nargs='+', default=[1, 16, 64])
     ap.add_argument('--rounds', type=int, default=5)
     ap.add_argument('--tokens', type=int, default=40)
@@ -186,14 +231,20 @@ def main():
     a = arguments()
     dev = a.device or ('cuda' if torch.cuda.is_available() else 'cpu')
     def small(): return load_host(device=dev), load_encoder(device=dev)
+    config = DEWConfig.preset('tournament') if a.rule == 'tournament' else DEWConfig()
     if a.only_detect:                                  # its own file, with its figures at the top
         host, enc = small()
-        res = detection(host, enc, a.only_detect, a.singles, a.rounds) | machine(host, enc)
+        res = detection(host, enc, a.only_detect, a.singles, a.rounds, config) | machine(host, enc)
     else:
-        host, enc = small() if a.shape == 'embedded' else (shaped_host(dev), shaped_encoder(dev))
+        host, enc = small() if a.shape == 'embedded' else (shaped_host(dev), None)
+        if a.rule == 'tournament': wm, vs = tournament_variants(host, enc)
+        else: vs = variants(host, enc or shaped_encoder(dev))
+        more = dict(cache_implementation='static') if a.static else {}
         res = dict(shape=a.shape, rounds=a.rounds, tokens=a.tokens, **machine(device=dev),
-                   insertion=bench(host, enc, a.batches, a.rounds, a.tokens))
-        if a.detect: res['detection'] = detection(*small(), a.detect, a.singles, a.rounds)
+                   insertion=bench(host, vs, a.batches, a.rounds, a.tokens, **more))
+        if a.rule == 'tournament' and dev.startswith('cuda'):
+            res['kernels'] = kernel_time(wm, host.model.config.vocab_size, a.batches)
+        if a.detect: res['detection'] = detection(*small(), a.detect, a.singles, a.rounds, config)
     a.out.parent.mkdir(parents=True, exist_ok=True)
     command = 'python nbs/studies/speed.py ' + shlex.join(sys.argv[1:])
     a.out.write_text(json.dumps(dict(command=command) | res, indent=1) + '\n')
