@@ -3,7 +3,9 @@ import hashlib
 
 import numpy as np
 import pytest
+import torch
 
+from dew_nb.evaluation.kinds import find_scheme
 from dew_nb.evaluation.lists import KGW, Unigram
 from dew_nb.evaluation.registry import SCHEMES, scheme_params
 from dew_nb.evaluation.schemes import DonorScheme, loop_over_keys, seed_key
@@ -66,3 +68,19 @@ def test_the_plain_way_over_keys_is_a_row_each(host, texts):
     r = loop_over_keys(s, [0, 5], texts)
     assert r['score'].shape == (2, 3) and (r['score'][0] == s.score(texts)).all()
     assert (r['p_value'][1] == s.rekey(5).p_values(texts)).all()
+
+
+def test_every_kind_has_a_class_with_options():
+    for kind in SCHEMES:
+        cls = find_scheme(kind)
+        assert isinstance(cls, type) and hasattr(cls, 'measure'), kind
+    assert scheme_params(find_scheme('dipmark')) == ['alpha', 'gamma', 'width', 'skip', 'dedup']
+    assert {'delta', 'chunk'} == set(scheme_params(find_scheme('xsir')))
+    assert 'statistic' in find_scheme('unbiased').reading
+
+
+def test_keyed_numbers_are_the_same():
+    from dew_nb.evaluation.gumbel import context_seeds, token_uniform
+    w = torch.tensor([[11, 22, 33], [44, 55, 66]])
+    assert context_seeds(w, 5).tolist() == [4360491428271025917, 7065981407927704476]
+    assert np.allclose(token_uniform(context_seeds(w, 5), torch.tensor([7, 49_000])), [0.9691170029109344, 0.983646446489729], atol=1e-9)
