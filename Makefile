@@ -3,7 +3,7 @@
 
 PYTHON  ?= python3
 VENV    ?= .venv
-EXTRAS  ?= offline,eval,docs,dev
+EXTRAS  ?= offline,eval,serve,docs,dev
 # Another package index for torch, such as https://download.pytorch.org/whl/cpu (smaller than the default on Linux).
 TORCH_INDEX ?=
 # Steps of `make test`, or notebooks and files of tests; all of them unless named: make test STEPS="clean nbs/00_keys.ipynb"
