@@ -3,6 +3,7 @@ import asyncio, os, re, signal, socket, subprocess, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -18,6 +19,7 @@ from quick import Letters
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = dict(rule='tournament', contexts='compiled', candidates='top_m', m=64, n=64, layers=12)
 TOKEN = 'a-token-of-some-length'
+AUTH = {'Authorization': f'Bearer {TOKEN}'}
 SECRET = 'Xyzzyfrotz'                                       # a word that must not be seen in any log
 
 
@@ -26,7 +28,7 @@ def made(tmp_path_factory):
     "Two detector files, a marked text, and texts nobody marked"
     d = tmp_path_factory.mktemp('service')
     wm = DEW.build(load_host(), Letters(), SecretKey(b'an example key: never use this one'), DEWConfig(**CONFIG), progress=False)
-    marked = wm.generate('The old harbour', max_new_tokens=60, seed=1, temperature=.9).strip()
+    marked = wm.generate('The old harbour', max_new_tokens=44, seed=1, temperature=.9).strip()
     wm.detector().save(d/'harbour.dew')
     wm.rekey(SecretKey(b'a second example key')).detector().save(d/'mill.dew')
     plain = [' '.join(t.split()[i:i+40]) + f' {SECRET}' for i,t in enumerate(reference_texts()[:30])]
@@ -81,10 +83,9 @@ def wait_until(f, seconds=30, errors=()):
 
 @pytest.fixture(scope='module')
 def server(made):
-    with process(*sum((['--detector', f] for f in made['files']), [])) as (p, url, log):
-        yield url
-        assert p.poll() is None, 'the service died'
-        assert SECRET not in log.read_text() and 'Traceback' not in log.read_text()
+    with process(*sum((['--detector', f] for f in made['files']), []), DEW_TOKEN=TOKEN) as (p, url, log):
+        client = httpx.Client(base_url=url, headers=AUTH, timeout=60)
+        yield SimpleNamespace(url=url, process=p, log=log, post=client.post, get=client.get)
 
 
 # ---------------------------------------------------------------- the same answers, under load
@@ -110,7 +111,7 @@ def test_a_thousand_questions(server, made):
 
     async def all_of_them():
         room = asyncio.Semaphore(32)
-        async with httpx.AsyncClient(base_url=server, timeout=60, limits=httpx.Limits(max_connections=32)) as client:
+        async with httpx.AsyncClient(base_url=server.url, headers=AUTH, timeout=60, limits=httpx.Limits(max_connections=32)) as client:
             return await asyncio.gather(*(one(client, room, i) for i in range(1000)))
 
     got = asyncio.run(all_of_them())
@@ -123,22 +124,22 @@ def test_a_thousand_questions(server, made):
         if kind == 'many':
             for row,direct in zip(rows, alone['harbour'], strict=True): same(row, direct)
     assert both[0].key == 'harbour'                         # the marked text is found, and not by chance
-    assert httpx.get(f'{server}/health').json()['in_flight'] == 0
+    assert server.get('/health').json()['in_flight'] == 0
 
 
 # ---------------------------------------------------------------- bodies
 @pytest.mark.parametrize('body', [b'', b'\xff\xfe\x00\x01'*50, b'{"text": ', b'[1, 2]', b'"x"', b'{"text": 1}', b'[' * 200_000, b'{"texts": ["a", null]}',
                                   b'{"text": "a", "alpha": NaN}', b'{"text": "a", "alpha": "1e-400"}', '{"text": "caf\u00e9"}'.encode('latin-1')])
 def test_malformed_bodies(server, body):
-    r = httpx.post(f'{server}/detect', content=body, headers={'Content-Type': 'application/json'}, timeout=60)
+    r = server.post('/detect', content=body, headers={'Content-Type': 'application/json'})
     assert r.status_code == 422 and r.json()['detail'] and 'Traceback' not in r.text
     assert len(r.text) < 400
 
 
 def test_half_an_emoji_and_nul_are_texts(server):
     "They are valid JSON; the answer is valid too"
-    r = httpx.post(f'{server}/detect', content=b'{"text": "half \\ud83d of it, and \\u0000 too, in a text of some length", "html": true}',
-                   headers={'Content-Type': 'application/json'})
+    r = server.post('/detect', content=b'{"text": "half \\ud83d of it, and \\u0000 too, in a text of some length", "html": true}',
+                    headers={'Content-Type': 'application/json'})
     assert r.status_code == 200 and r.json()['results'][0]['n_scored'] > 0
 
 
@@ -146,10 +147,10 @@ def test_too_large(server):
     def parts():
         for _ in range(50): yield b'x'*100_000
     for kw in (dict(content=b'x'*5_000_000), dict(content=parts())):
-        try: r = httpx.post(f'{server}/detect', timeout=60, **kw)
+        try: r = server.post('/detect', **kw)
         except httpx.TransportError: continue               # refused while it was still being sent
         assert r.status_code == 413 and '4,000,000 bytes' in r.json()['detail']
-    r = httpx.post(f'{server}/detect', json=dict(texts=['x']*1001))
+    r = server.post('/detect', json=dict(texts=['x']*1001))
     assert r.status_code == 413 and '1,000 texts' in r.json()['detail']
 
 
@@ -166,12 +167,12 @@ def talk(url, *parts, pause=0., read=True):
 
 def head(length, path='/detect', close=True):
     more = b'Connection: close\r\n' if close else b''
-    return f'POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n'.encode() + more + b'\r\n'
+    return f'POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nAuthorization: Bearer {TOKEN}\r\n'.encode() + more + b'\r\n'
 
 
 def test_refused_before_the_body_is_sent(server):
-    assert b' 413 ' in talk(server, head(10**12)).split(b'\r\n')[0]
-    assert talk(server, head(-5)).split(b'\r\n')[0].split()[1] in (b'400', b'413')
+    assert b' 413 ' in talk(server.url, head(10**12)).split(b'\r\n')[0]
+    assert talk(server.url, head(-5)).split(b'\r\n')[0].split()[1] in (b'400', b'413')
 
 
 def test_slow_bodies(made):
@@ -248,25 +249,6 @@ def test_a_detector_that_fails_says_no_text(made, caplog):
     assert 'RuntimeError while judging' in caplog.text and SECRET not in caplog.text
 
 
-# ---------------------------------------------------------------- the process
-def test_token_signals_and_a_second_start(made):
-    "A token from the environment; TERM answers what is in flight and ends with 0; the port is free at once"
-    args, many = ['--detector', made['files'][0]], dict(texts=made['texts']*30)
-    auth = {'Authorization': f'Bearer {TOKEN}'}
-    with process(*args, DEW_TOKEN=TOKEN) as (p, url, log), ThreadPoolExecutor(1) as pool:
-        for headers in ({}, {'Authorization': f'Bearer {TOKEN}x'}, {'Authorization': TOKEN}):
-            r = httpx.post(f'{url}/detect', json=dict(text='x'), headers=headers)
-            assert r.status_code == 401 and r.headers['www-authenticate'] == 'Bearer'
-        assert 'detectors' not in httpx.get(f'{url}/health').json()
-        last = pool.submit(lambda: httpx.post(f'{url}/detect', json=many, headers=auth, timeout=60))
-        wait_until(lambda: httpx.get(f'{url}/health').json()['in_flight'] == 1)
-        p.send_signal(signal.SIGTERM)
-        assert last.result().status_code == 200 and len(last.result().json()['results']) == len(many['texts'])
-        assert p.wait(20) == 0
-        assert TOKEN not in log.read_text() and SECRET not in log.read_text()
-    socket.create_server(('127.0.0.1', int(url.rpartition(':')[2]))).close()
-
-
 # ---------------------------------------------------------------- a browser
 @pytest.mark.skipif(CHROMIUM is None, reason='no Chromium found')
 def test_page_in_a_browser(server, made, tmp_path):
@@ -274,14 +256,18 @@ def test_page_in_a_browser(server, made, tmp_path):
     b, shots = Browser(), Path(os.environ.get('DEW_SHOTS') or tmp_path)
     try:
         b.look(1100)
-        b.open(f'{server}/')
+        b.open(f'{server.url}/')
         type_in = lambda t: b.js(f'document.getElementById("text").value = {t!r}; document.getElementById("answer").replaceChildren()')
         press = lambda name: (b.js(f'document.getElementById("{name}").click()'), b.wait('document.querySelector("#answer *") !== null'))
         shown = lambda s: b.js(f'document.querySelector("#answer {s}")?.textContent')
         type_in(made['texts'][0])
         press('detect')
+        assert 'Authorization: Bearer' in shown('[role=alert]')
+        b.js(f'document.getElementById("token").value = "{TOKEN}"')
+        type_in(made['texts'][0])
+        press('detect')
         assert shown('h2') == 'marked by harbour' and 'without the mark scores this high' in shown('.card')
-        assert b.js('document.querySelectorAll("#answer .text span[title]").length') > 50
+        assert b.js('document.querySelectorAll("#answer .text span[title]").length') > 35
         assert b.js('document.querySelector("#answer svg polyline") !== null')
         for name,width,dark in (('wide', 1100, False), ('wide-dark', 1100, True), ('phone', 390, False), ('phone-dark', 390, True)):
             b.look(width, dark=dark)
@@ -308,11 +294,33 @@ def test_page_in_a_browser(server, made, tmp_path):
         press('scan')
         assert b.js('document.querySelector("#answer .dew-scan") !== null')
         b.screenshot(shots/'scan.png')
-        b.open(f'{server}/docs')
+        b.open(f'{server.url}/docs')
         assert b.js('document.body.textContent.includes("POST /detect")')
         b.screenshot(shots/'docs.png')
         asked = [e['params']['request']['url'] for e in b.events if e.get('method') == 'Network.requestWillBeSent']
-        assert len(asked) > 5 and all(u.startswith((server, 'data:', 'about:')) for u in asked), asked
-        bad = [e['params']['entry']['text'] for e in b.events if e.get('method') == 'Log.entryAdded' and '422' not in e['params']['entry']['text']]
+        assert len(asked) > 5 and all(u.startswith((server.url, 'data:', 'about:')) for u in asked), asked
+        bad = [e['params']['entry']['text'] for e in b.events if e.get('method') == 'Log.entryAdded' and not re.search('422|401', e['params']['entry']['text'])]
         assert not bad and not [e for e in b.events if e.get('method') == 'Runtime.exceptionThrown'], bad
     finally: b.close()
+
+
+# ---------------------------------------------------------------- the end of the process
+def test_token(server):
+    for headers in ({}, {'Authorization': f'Bearer {TOKEN}x'}, {'Authorization': TOKEN}, {'Authorization': 'Bearer \xe9'.encode('latin-1')}):
+        r = httpx.post(f'{server.url}/detect', json=dict(text='x'), headers=headers)
+        assert r.status_code == 401 and r.headers['www-authenticate'] == 'Bearer'
+    assert 'detectors' in server.get('/health').json() and 'detectors' not in httpx.get(f'{server.url}/health').json()
+
+
+def test_a_signal_ends_it(server, made):
+    "TERM: what is in flight is answered, the exit code is 0, the port is free at once, and the log has nothing of the texts"
+    many = dict(texts=made['texts']*20)
+    with ThreadPoolExecutor(1) as pool:
+        last = pool.submit(lambda: server.post('/detect', json=many))
+        wait_until(lambda: httpx.get(f'{server.url}/health').json()['in_flight'] == 1)
+        server.process.send_signal(signal.SIGTERM)
+        assert last.result().status_code == 200 and len(last.result().json()['results']) == len(many['texts'])
+    assert server.process.wait(20) == 0
+    socket.create_server(('127.0.0.1', int(server.url.rpartition(':')[2]))).close()
+    said = server.log.read_text()
+    assert said.count('\n') == 1 and said.startswith('serving harbour, mill on http://127.0.0.1:'), said
