@@ -200,10 +200,12 @@ class Slow:
 def test_too_many_at_once(made):
     slow = Slow(made['dets']['mill'])
     ask = lambda url: httpx.post(f'{url}/detect', json=dict(text='x'), timeout=60)
-    with threaded(make_app(dict(slow=slow), Limits(in_flight=3, threads=2))) as url, ThreadPoolExecutor(3) as pool:
+    app = make_app(dict(slow=slow), Limits(in_flight=3, threads=2))
+    with threaded(app) as url, ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(ask, url) for _ in range(3)]
-        wait_until(lambda: ask(url).status_code == 429)
+        wait_until(lambda: app.n == 3 and slow.seen == 2)
         r = ask(url)
+        assert r.status_code == 429
         assert r.headers['retry-after'] == '1' and '3 questions are in flight' in r.json()['detail']
         assert slow.seen == 2                               # two threads, and the third waits
         slow.go.set()
