@@ -13,7 +13,7 @@ from quick import Letters
 
 ray = pytest.importorskip('ray', reason='Ray is not installed; make scale-test does it')
 CONFIG = dict(rule='tournament', contexts='compiled', candidates='top_m', m=64, n=64, layers=12)
-N = 4000
+N = 1500
 
 
 @pytest.fixture(scope='module')
@@ -26,7 +26,7 @@ def made(tmp_path_factory):
     lines = [json.dumps(dict(id=i, text=t)) for i,t in enumerate(texts)]
     lines[777] = '{"text": 5}'
     (d/'log.jsonl').write_text('\n'.join(lines) + '\n')
-    return dict(dir=d, texts=texts, job=Job((str(d/'log.jsonl'),), (str(d/'harbour.dew'),), size=60_000))
+    return dict(dir=d, texts=texts, job=Job((str(d/'log.jsonl'),), (str(d/'harbour.dew'),), size=40_000))
 
 
 @pytest.fixture(scope='module')
@@ -38,7 +38,7 @@ def alone(made):
 
 @pytest.fixture(scope='module', autouse=True)
 def cluster():
-    ray.init(num_cpus=2, include_dashboard=False, logging_level='error', log_to_driver=False)
+    ray.init(num_cpus=3, include_dashboard=False, logging_level='error', log_to_driver=False)
     yield
     ray.shutdown()
 
@@ -112,7 +112,7 @@ def test_command(made, alone):
     args = ['--detector', made['job'].detectors[0], '--jsonl', 'text', '--quiet']
     out = made['dir']/'command'
     code, said, err = call_command(dew_detect, *args, '--out', str(out), '--ray', '--workers', '2', made['job'].files[0])
-    assert code == 2 and f'{N:,} texts' in said and '1 of 4000 texts could not be read' in err
+    assert code == 2 and f'{N:,} texts' in said and f'1 of {N} texts could not be read' in err
     same(verdict_rows(out), alone)
     path = made['dir']/'texts.parquet'
     code, said, err = call_command(dew_detect, *args, '--out', str(made['dir']/'pq'), '--ray', '--workers', '2', str(path))
