@@ -50,11 +50,12 @@ def test_their_algorithms_as_schemes(host, innocent, algorithm):
 
 
 def test_exp_completes_by_itself(host, innocent):
-    s = MarkLLMScheme(host, seed=3, algorithm='EXP')
+    s, prompt = MarkLLMScheme(host, seed=3, algorithm='EXP'), 'The old harbour was full'
     assert s.processor(3) is None
-    out = s.complete(['The old harbour'], 25, seed=0, batch_size=4)
-    assert out == s.complete(['The old harbour'], 25) and s.p_values(out)[0] < 1e-4 < s.p_values(innocent[:2]).min()
-    with pytest.raises(ValueError, match='temperature and top_p must be 1'): s.complete(['x'], 5, temperature=.7)
+    out = s.complete([prompt], 25, seed=0, batch_size=4)
+    assert out == s.complete([prompt], 25) and s.p_values(out)[0] < 1e-4 < s.p_values(innocent[:2]).min()
+    with pytest.raises(ValueError, match='temperature and top_p must be 1'): s.complete([prompt], 5, temperature=.7)
+    with pytest.raises(ValueError, match='at least 4 tokens'): s.complete(['one'], 5)
 
 
 def test_mistakes_are_named(host):
