@@ -3,7 +3,7 @@
 
 PYTHON  ?= python3
 VENV    ?= .venv
-EXTRAS  ?= offline,eval,docs,dev
+EXTRAS  ?= offline,eval,serve,docs,dev
 # Another package index for torch, such as https://download.pytorch.org/whl/cpu (smaller than the default on Linux).
 TORCH_INDEX ?=
 # Steps of `make test`, or notebooks and files of tests; all of them unless named: make test STEPS="clean nbs/00_keys.ipynb"
@@ -20,10 +20,10 @@ export TOKENIZERS_PARALLELISM := false
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test docs readme export clean distclean
+.PHONY: help setup demo test scale-test docs readme export clean distclean
 
 help: ## Show this list
-	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Create .venv with the pinned packages (once; again only when the pins change)
 
@@ -41,6 +41,18 @@ demo: setup ## Mark and detect three texts, write demo.html
 test: setup ## Run every check: notebooks, export, README, tests, docs
 	$(PY) tools/run_tests.py $(STEPS)
 
+# Ray and MarkLLM are large or old-fashioned: they lie in a folder of their own beside .venv, without what they ask for
+SCALE      := .scale
+SCALE_PINS := ray==2.60.0 msgpack==1.2.4 protobuf==7.36.2 markllm==0.1.5
+
+$(SCALE)/.done: Makefile $(STAMP)
+	rm -rf $(SCALE)
+	$(PIP) --no-deps --target $(SCALE) $(SCALE_PINS)
+	@touch $@
+
+scale-test: setup $(SCALE)/.done ## Run the tests of Ray and MarkLLM, installed into .scale/
+	PYTHONPATH=$(CURDIR):$(CURDIR)/$(SCALE) $(PY) -m pytest -q tests/test_ray.py tests/test_markllm.py
+
 docs: setup ## Build the site into _docs/ (open _docs/index.html)
 	$(PY) tools/docs_site.py
 
@@ -57,4 +69,4 @@ clean: ## Remove what was built (keeps .venv and the model cache)
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean ## Remove .venv too
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(SCALE)

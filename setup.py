@@ -9,8 +9,9 @@ here = Path(__file__).parent
 cfg = ConfigParser(delimiters=['='])
 cfg.read(here/'settings.ini', encoding='utf-8')
 cfg = cfg['DEFAULT']
-extras = {o: shlex.split(cfg[f'{o}_requirements']) for o in ('offline', 'eval', 'docs', 'dev')}
+extras = {o: shlex.split(cfg[f'{o}_requirements']) for o in ('offline', 'eval', 'serve', 'docs', 'dev')}
 extras['all'] = sorted({r for rs in extras.values() for r in rs})
+extras['ray'] = shlex.split(cfg['ray_requirements'])                        # heavy: not part of all
 
 setuptools.setup(
     name=cfg['lib_name'], version=cfg['version'], license='Apache-2.0', description=cfg['description'],

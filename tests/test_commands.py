@@ -222,7 +222,7 @@ def test_json_lines(made):
                                         ('{"body": ', 'line 2 is not JSON'), ('[1]', 'a JSON object is expected')])
 def test_bad_json_lines(line, says):
     "Checked without a model: the error stands in the place of the text"
-    from dew_nb.shell import UsageError, named_texts
+    from dew_nb.inputs import UsageError, named_texts
     from tempfile import TemporaryDirectory
     with TemporaryDirectory() as d:
         p = Path(d)/'x.jsonl'
@@ -234,7 +234,7 @@ def test_bad_json_lines(line, says):
 
 def test_json_lines_are_read_one_by_one(tmp_path):
     "A stream that never ends can be read: bounded memory"
-    from dew_nb.shell import json_lines
+    from dew_nb.inputs import json_lines
     p = tmp_path/'pipe'
     os.mkfifo(p)
     w = subprocess.Popen([sys.executable, '-c', f'f = open({str(p)!r}, "w")\nwhile True: f.write(\'{{"t": "x"}}\\n\')'], stderr=subprocess.DEVNULL)

@@ -1,0 +1,328 @@
+"The detection service as a process and in threads: load, limits, bad bodies, clients that go away, and a real browser"
+import asyncio, os, re, signal, socket, subprocess, sys, threading, time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import httpx
+import pytest
+import uvicorn
+
+from browser import CHROMIUM, Browser
+from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_host
+from dew_nb.identification import identify
+from dew_nb.service import Limits, make_app
+from dew_nb.sources import reference_texts
+from quick import Letters
+
+ROOT = Path(__file__).resolve().parent.parent
+CONFIG = dict(rule='tournament', contexts='compiled', candidates='top_m', m=64, n=64, layers=12)
+TOKEN = 'a-token-of-some-length'
+AUTH = {'Authorization': f'Bearer {TOKEN}'}
+SECRET = 'Xyzzyfrotz'                                       # a word that must not be seen in any log
+
+
+@pytest.fixture(scope='module')
+def made(tmp_path_factory):
+    "Two detector files, a marked text, and texts nobody marked"
+    d = tmp_path_factory.mktemp('service')
+    wm = DEW.build(load_host(), Letters(), SecretKey(b'an example key: never use this one'), DEWConfig(**CONFIG), progress=False)
+    marked = wm.generate('The old harbour', max_new_tokens=44, seed=1, temperature=.9).strip()
+    wm.detector().save(d/'harbour.dew')
+    wm.rekey(SecretKey(b'a second example key')).detector().save(d/'mill.dew')
+    plain = [' '.join(t.split()[i:i+40]) + f' {SECRET}' for i,t in enumerate(reference_texts()[:30])]
+    return dict(dir=d, files=[d/'harbour.dew', d/'mill.dew'], texts=[marked, *plain, '', 'short'],
+                dets={n: Detector.load(d/f'{n}.dew') for n in ('harbour', 'mill')})
+
+
+@contextmanager
+def process(*args, **env):
+    "dew_serve in a process of its own: (process, address, log file)"
+    code = 'import sys; from dew_nb.serve import dew_serve; sys.exit(dew_serve())'
+    e = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1', 'OMP_WAIT_POLICY': 'PASSIVE', **env}
+    log = Path(args[-1]).parent/f'log-{time.monotonic_ns()}.txt'
+    with open(log, 'wb') as f:
+        p = subprocess.Popen([sys.executable, '-c', code, '--port', '0', *map(str, args)], env=e, stdout=f, stderr=f)
+    try:
+        until = time.monotonic() + 120
+        while not (found := re.search(r'http://\S+', log.read_text())):
+            assert p.poll() is None and time.monotonic() < until, log.read_text()
+            time.sleep(.05)
+        wait_until(lambda: httpx.get(f'{found[0]}/health').status_code == 200, errors=httpx.TransportError)
+        yield p, found[0], log
+    finally:
+        p.kill()
+        p.wait()
+
+
+@contextmanager
+def threaded(app):
+    "The application behind uvicorn in a thread: its address"
+    sock = socket.create_server(('127.0.0.1', 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level='error', timeout_graceful_shutdown=2))
+    t = threading.Thread(target=server.run, kwargs=dict(sockets=[sock]), daemon=True)
+    t.start()
+    wait_until(lambda: server.started)
+    try: yield f'http://127.0.0.1:{sock.getsockname()[1]}'
+    finally:
+        server.should_exit = True
+        t.join(20)
+        sock.close()
+
+
+def wait_until(f, seconds=30, errors=()):
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            if f(): return
+        except errors: pass
+        assert time.monotonic() < until, 'waited too long'
+        time.sleep(.02)
+
+
+@pytest.fixture(scope='module')
+def server(made):
+    with process(*sum((['--detector', f] for f in made['files']), []), DEW_TOKEN=TOKEN) as (p, url, log):
+        client = httpx.Client(base_url=url, headers=AUTH, timeout=60)
+        yield SimpleNamespace(url=url, process=p, log=log, post=client.post, get=client.get)
+
+
+# ---------------------------------------------------------------- the same answers, under load
+def same(row, direct, p=None):
+    assert row['n_scored'] == direct.n_scored and row['z'] == pytest.approx(direct.z, abs=1e-5)
+    assert row['p_value'] == pytest.approx(direct.p_value if p is None else p, rel=1e-4)
+
+
+def test_a_thousand_questions(server, made):
+    "32 at once: one detector, both, many texts, scans; each answer is that of a direct call"
+    texts, dets = made['texts'], made['dets']
+    alone = {n: [d.detect(t) for t in texts] for n,d in dets.items()}
+    both = identify(texts, dets)
+    scans = [dets['mill'].scan(t) for t in texts[:4]]
+
+    async def one(client, room, i):
+        k, kind = i % len(texts), i % 50
+        async with room:
+            if kind == 7: return 'scan', i % 4, await client.post('/scan', json=dict(text=texts[i % 4], detector='mill'))
+            if kind == 9: return 'many', k, await client.post('/detect', json=dict(texts=texts, detector='harbour'))
+            if kind % 2: return 'both', k, await client.post('/detect', json=dict(text=texts[k]))
+            return 'one', k, await client.post('/detect', json=dict(text=texts[k], detector='mill'))
+
+    async def all_of_them():
+        room = asyncio.Semaphore(32)
+        async with httpx.AsyncClient(base_url=server.url, headers=AUTH, timeout=60, limits=httpx.Limits(max_connections=32)) as client:
+            return await asyncio.gather(*(one(client, room, i) for i in range(1000)))
+
+    got = asyncio.run(all_of_them())
+    assert {r.status_code for _,_,r in got} == {200}
+    for kind,k,r in got:
+        rows = r.json()['results']
+        if kind == 'one': same(rows[0], alone['mill'][k])
+        if kind == 'both': same(rows[0], both[k].results[list(dets).index(rows[0]['detector'])], both[k].p_value)
+        if kind == 'scan': assert rows[0]['p_value'] == pytest.approx(scans[k].p_value, rel=1e-4) and rows[0]['n_scored'] == scans[k].n_scored
+        if kind == 'many':
+            for row,direct in zip(rows, alone['harbour'], strict=True): same(row, direct)
+    assert both[0].key == 'harbour'                         # the marked text is found, and not by chance
+    assert server.get('/health').json()['in_flight'] == 0
+
+
+# ---------------------------------------------------------------- bodies
+@pytest.mark.parametrize('body', [b'', b'\xff\xfe\x00\x01'*50, b'{"text": ', b'[1, 2]', b'"x"', b'{"text": 1}', b'[' * 200_000, b'{"texts": ["a", null]}',
+                                  b'{"text": "a", "alpha": NaN}', b'{"text": "a", "alpha": "1e-400"}', '{"text": "caf\u00e9"}'.encode('latin-1')])
+def test_malformed_bodies(server, body):
+    r = server.post('/detect', content=body, headers={'Content-Type': 'application/json'})
+    assert r.status_code == 422 and r.json()['detail'] and 'Traceback' not in r.text
+    assert len(r.text) < 400
+
+
+def test_half_an_emoji_and_nul_are_texts(server):
+    "They are valid JSON; the answer is valid too"
+    r = server.post('/detect', content=b'{"text": "half \\ud83d of it, and \\u0000 too, in a text of some length", "html": true}',
+                    headers={'Content-Type': 'application/json'})
+    assert r.status_code == 200 and r.json()['results'][0]['n_scored'] > 0
+
+
+def test_too_large(server):
+    def parts():
+        for _ in range(50): yield b'x'*100_000
+    for kw in (dict(content=b'x'*5_000_000), dict(content=parts())):
+        try: r = server.post('/detect', **kw)
+        except httpx.TransportError: continue               # refused while it was still being sent
+        assert r.status_code == 413 and '4,000,000 bytes' in r.json()['detail']
+    r = server.post('/detect', json=dict(texts=['x']*1001))
+    assert r.status_code == 413 and '1,000 texts' in r.json()['detail']
+
+
+def talk(url, *parts, pause=0., read=True):
+    "A client that is no library: parts of a request over a socket, and what comes back"
+    host, port = url.removeprefix('http://').split(':')
+    with socket.create_connection((host, int(port)), 20) as s:
+        for p in parts:
+            s.sendall(p)
+            time.sleep(pause)
+        if not read: return b''
+        return b''.join(iter(lambda: s.recv(65536), b''))
+
+
+def head(length, path='/detect', close=True):
+    more = b'Connection: close\r\n' if close else b''
+    return f'POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nAuthorization: Bearer {TOKEN}\r\n'.encode() + more + b'\r\n'
+
+
+def test_refused_before_the_body_is_sent(server):
+    assert b' 413 ' in talk(server.url, head(10**12)).split(b'\r\n')[0]
+    assert talk(server.url, head(-5)).split(b'\r\n')[0].split()[1] in (b'400', b'413')
+
+
+def test_slow_bodies(made):
+    with threaded(make_app(made['dets'], Limits(patience=.3, in_flight=4))) as url:
+        start = time.monotonic()
+        with ThreadPoolExecutor(4) as pool:                 # four of them hold all places, for a moment
+            got = list(pool.map(lambda _: talk(url, head(100), b'{"text"'), range(4)))
+        assert all(b' 408 ' in g.split(b'\r\n')[0] and b'within 0.3 seconds' in g for g in got)
+        assert time.monotonic() - start < 10
+        assert httpx.post(f'{url}/detect', json=dict(text='x')).status_code == 200
+
+
+# ---------------------------------------------------------------- too much at once, too long, gone away
+class Slow:
+    "A detector that waits for a word between texts"
+    key, meta, config = 'slow', {}, DEWConfig()
+    def __init__(self, det): self.det, self.go, self.seen = det, threading.Event(), 0
+    def detect_iter(self, texts):
+        for t in texts:
+            self.seen += 1
+            self.go.wait(20)
+            yield self.det.detect(t)
+
+
+def test_too_many_at_once(made):
+    slow = Slow(made['dets']['mill'])
+    ask = lambda url: httpx.post(f'{url}/detect', json=dict(text='x'), timeout=60)
+    app = make_app(dict(slow=slow), Limits(in_flight=3, threads=2))
+    with threaded(app) as url, ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(ask, url) for _ in range(3)]
+        wait_until(lambda: app.n == 3 and slow.seen == 2)
+        r = ask(url)
+        assert r.status_code == 429
+        assert r.headers['retry-after'] == '1' and '3 questions are in flight' in r.json()['detail']
+        assert slow.seen == 2                               # two threads, and the third waits
+        slow.go.set()
+        assert {w.result().status_code for w in waiting} == {200}
+        assert ask(url).status_code == 200
+
+
+def test_an_answer_in_time_or_none(made):
+    slow, app = Slow(made['dets']['mill']), None
+    app = make_app(dict(slow=slow), Limits(seconds=.2, in_flight=2))
+    with threaded(app) as url:
+        r = httpx.post(f'{url}/detect', json=dict(texts=['x']*50))
+        assert r.status_code == 503 and 'fewer or shorter texts' in r.json()['detail']
+        assert app.n == 1                                   # its thread still holds a place
+        slow.go.set()
+        wait_until(lambda: app.n == 0)
+        assert slow.seen < 50                               # and stops early
+
+
+def test_a_client_that_goes_away(made):
+    slow = Slow(made['dets']['mill'])
+    app = make_app(dict(slow=slow), Limits())
+    body = b'{"texts": [' + b', '.join([b'"x"']*200) + b']}'
+    with threaded(app) as url:
+        talk(url, head(len(body), close=False), body, pause=.2, read=False)
+        wait_until(lambda: slow.seen == 1)
+        time.sleep(.3)
+        slow.go.set()
+        wait_until(lambda: app.n == 0)
+        assert slow.seen < 200
+        talk(url, head(len(body)), body[:40], read=False)   # gone in the middle of the question
+        wait_until(lambda: app.n == 0)
+        assert httpx.post(f'{url}/detect', json=dict(text='x')).status_code == 200
+
+
+def test_a_detector_that_fails_says_no_text(made, caplog):
+    class Broken(Slow):
+        def detect_iter(self, texts): raise RuntimeError(f'could not read {texts[0]}')
+    with threaded(make_app(dict(b=Broken(None)))) as url:
+        r = httpx.post(f'{url}/detect', json=dict(text=SECRET))
+        assert r.status_code == 500 and 'RuntimeError' in r.json()['detail'] and SECRET not in r.text
+        assert httpx.get(f'{url}/health').status_code == 200
+    assert 'RuntimeError while judging' in caplog.text and SECRET not in caplog.text
+
+
+# ---------------------------------------------------------------- a browser
+@pytest.mark.skipif(CHROMIUM is None, reason='no Chromium found')
+def test_page_in_a_browser(server, made, tmp_path):
+    "Paste, ask, see; drop a file; scan; a mistake; nothing is loaded from elsewhere"
+    b, shots = Browser(), Path(os.environ.get('DEW_SHOTS') or tmp_path)
+    try:
+        b.look(1100)
+        b.open(f'{server.url}/')
+        type_in = lambda t: b.js(f'document.getElementById("text").value = {t!r}; document.getElementById("answer").replaceChildren()')
+        press = lambda name: (b.js(f'document.getElementById("{name}").click()'), b.wait('document.querySelector("#answer *") !== null'))
+        shown = lambda s: b.js(f'document.querySelector("#answer {s}")?.textContent')
+        type_in(made['texts'][0])
+        press('detect')
+        assert 'Authorization: Bearer' in shown('[role=alert]')
+        b.js(f'document.getElementById("token").value = "{TOKEN}"')
+        type_in(made['texts'][0])
+        press('detect')
+        assert shown('h2') == 'marked by harbour' and 'without the mark scores this high' in shown('.card')
+        assert b.js('document.querySelectorAll("#answer .text span[title]").length') > 35
+        assert b.js('document.querySelector("#answer svg polyline") !== null')
+        for name,width,dark in (('wide', 1100, False), ('wide-dark', 1100, True), ('phone', 390, False), ('phone-dark', 390, True)):
+            b.look(width, dark=dark)
+            assert b.js('document.documentElement.scrollWidth <= innerWidth'), f'the page scrolls sideways: {name}'
+            b.screenshot(shots/f'{name}.png')
+        b.look(1100)
+        path = tmp_path/'essay.txt'
+        path.write_text('<img src=x onerror="document.title=1"> ' + made['texts'][1] + '\n', encoding='utf-16')
+        b.choose_file('#file', path)
+        b.wait('document.getElementById("text").value.startsWith("<img")')
+        assert not b.js('document.getElementById("text").value.endsWith("\\n")')
+        press('detect')
+        assert shown('h2').startswith(('not marked', 'too short')) and '<img' in shown('.text')
+        assert b.js('document.querySelector("#answer img") === null && document.title == "Is this text marked?"')
+        path.write_bytes(b'PK\x03\x04\x00\x00\xff')
+        b.choose_file('#file', path)
+        b.wait('document.querySelector("#answer [role=alert]") !== null')
+        assert 'not plain text' in shown('[role=alert]')
+        type_in('one two')
+        press('scan')
+        assert 'name one of' in shown('[role=alert]')
+        b.js('document.getElementById("detector").value = "harbour"')
+        type_in(' '.join(made['texts'][1:8]) + ' ' + made['texts'][0])
+        press('scan')
+        assert b.js('document.querySelector("#answer .dew-scan") !== null')
+        b.screenshot(shots/'scan.png')
+        b.open(f'{server.url}/docs')
+        assert b.js('document.body.textContent.includes("POST /detect")')
+        b.screenshot(shots/'docs.png')
+        asked = [e['params']['request']['url'] for e in b.events if e.get('method') == 'Network.requestWillBeSent']
+        assert len(asked) > 5 and all(u.startswith((server.url, 'data:', 'about:')) for u in asked), asked
+        bad = [e['params']['entry']['text'] for e in b.events if e.get('method') == 'Log.entryAdded' and not re.search('422|401', e['params']['entry']['text'])]
+        assert not bad and not [e for e in b.events if e.get('method') == 'Runtime.exceptionThrown'], bad
+    finally: b.close()
+
+
+# ---------------------------------------------------------------- the end of the process
+def test_token(server):
+    for headers in ({}, {'Authorization': f'Bearer {TOKEN}x'}, {'Authorization': TOKEN}, {'Authorization': 'Bearer \xe9'.encode('latin-1')}):
+        r = httpx.post(f'{server.url}/detect', json=dict(text='x'), headers=headers)
+        assert r.status_code == 401 and r.headers['www-authenticate'] == 'Bearer'
+    assert 'detectors' in server.get('/health').json() and 'detectors' not in httpx.get(f'{server.url}/health').json()
+
+
+def test_a_signal_ends_it(server, made):
+    "TERM: what is in flight is answered, the exit code is 0, the port is free at once, and the log has nothing of the texts"
+    many = dict(texts=made['texts']*20)
+    with ThreadPoolExecutor(1) as pool:
+        last = pool.submit(lambda: server.post('/detect', json=many))
+        wait_until(lambda: httpx.get(f'{server.url}/health').json()['in_flight'] == 1)
+        server.process.send_signal(signal.SIGTERM)
+        assert last.result().status_code == 200 and len(last.result().json()['results']) == len(many['texts'])
+    assert server.process.wait(20) == 0
+    socket.create_server(('127.0.0.1', int(server.url.rpartition(':')[2]))).close()
+    said = server.log.read_text()
+    assert said.count('\n') == 1 and said.startswith('serving harbour, mill on http://127.0.0.1:'), said
