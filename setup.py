@@ -11,6 +11,7 @@ cfg.read(here/'settings.ini', encoding='utf-8')
 cfg = cfg['DEFAULT']
 extras = {o: shlex.split(cfg[f'{o}_requirements']) for o in ('offline', 'eval', 'docs', 'dev')}
 extras['all'] = sorted({r for rs in extras.values() for r in rs})
+extras['vllm'] = shlex.split(cfg['vllm_requirements'])           # not of 'all': it has pins of its own for torch and transformers
 
 setuptools.setup(
     name=cfg['lib_name'], version=cfg['version'], license='Apache-2.0', description=cfg['description'],

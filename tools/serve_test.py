@@ -25,9 +25,9 @@ PROMPTS = ['The old harbour was', 'In the middle of the night, the telephone', '
 
 class Checks:
     "What was checked; a failure is told at once and remembered"
-    def __init__(self): self.failed, self.start = 0, time.time()
+    def __init__(self): self.done, self.failed, self.start = 0, 0, time.time()
     def __call__(self, name:str, good:bool, detail=''):
-        self.failed += not good
+        self.done, self.failed = self.done + 1, self.failed + (not good)
         print(f'{"ok  " if good else "FAIL"} {time.time()-self.start:5.0f} s  {name}{": " if detail else ""}{detail}', flush=True)
 
 # ---------------------------------------------------------------- the server
@@ -195,7 +195,7 @@ def main():
     except Exception as e:
         check(f'{type(e).__name__}', False, str(e))
     if check.failed: print('\n'.join(['', 'The end of what the server said:', *log.read_text(errors='replace').splitlines()[-60:]]))
-    print(f'{"FAILED" if check.failed else "passed"} in {time.time()-check.start:.0f} s', flush=True)
+    print(f'vLLM, {time.time()-check.start:.0f} s: {check.done-check.failed} checks passed, {check.failed} failed', flush=True)
     sys.exit(bool(check.failed))
 
 if __name__ == '__main__': main()
