@@ -18,7 +18,7 @@ from dew_nb.vllm import find_cut, sorted_cut
 
 MODEL = 'smollm2'
 SAMPLING = dict(temperature=.9, top_p=.95)
-START = 300                                             # seconds that a server may take to start
+START = 600                                             # seconds that a server may take to start
 ROOM = 64                                               # blocks of 32 tokens: too few for 32 requests at once
 PROMPTS = ['The old harbour was', 'In the middle of the night, the telephone', 'A good soup needs', 'The museum opened a new wing',
            'Rain fell over the northern hills', 'The committee met on Tuesday to', 'She had never seen a ship like', 'The price of bread']
@@ -51,6 +51,10 @@ def environment(files:dict) -> dict:
 
 def get(port:int, path:str) -> str:
     with urllib.request.urlopen(f'http://127.0.0.1:{port}/{path}', timeout=10) as r: return r.read().decode()
+
+def closed(port:int) -> bool:
+    "Whether nobody listens there any more"
+    with socket.socket() as s: return s.connect_ex(('127.0.0.1', port)) != 0
 
 def wait_for(server, port:int):
     "Until it answers"
@@ -184,14 +188,14 @@ def main():
         said = refusal(files, log)
         check('speculative decoding: refused at the start', 'speculative' in said, said)
         with serving(files, log) as port:
-            check('the server starts', True)
+            print(f'     {time.time()-check.start:.0f} s: the server has started', flush=True)
             client = Client(port, a.tokens)
             check_single(check, client, det)
             check_refusals(check, client)
             marked, bare = check_many(check, client, port, det, a.texts)
             compare(check, 'marked texts of vLLM and of transformers', marked, own)
             compare(check, 'unmarked texts of the same batch and no mark', bare, [-1., 1.]*50)
-        check('the server stops', True)
+        check('the server has stopped', closed(port))
     except Exception as e:
         check(f'{type(e).__name__}', False, str(e))
     if check.failed: print('\n'.join(['', 'The end of what the server said:', *log.read_text(errors='replace').splitlines()[-60:]]))
