@@ -13,7 +13,8 @@ from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogit
 import dew_nb.vllm as served
 from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_host
 from dew_nb.insertion import DEWLogitsProcessor
-from dew_nb.vllm import ListBatch, Marker, load_scheme, processor_class, sorted_cut, take_over
+from dew_nb.rows import sorted_cut
+from dew_nb.vllm import ListBatch, Marker, load_scheme, processor_class, take_over
 from quick import Letters
 
 KEYS = dict(default=SecretKey(b'an example key: never use this one'), bob=SecretKey(b'another example: never use this one'))

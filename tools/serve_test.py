@@ -13,8 +13,8 @@ from pathlib import Path
 import openai, torch
 from dew_nb import DEW, Detector, SecretKey, load_encoder, load_host
 from dew_nb.assets import asset_path
+from dew_nb.rows import find_cut, sorted_cut
 from dew_nb.sources import reference_texts
-from dew_nb.vllm import find_cut, sorted_cut
 
 MODEL = 'smollm2'
 SAMPLING = dict(temperature=.9, top_p=.95)
