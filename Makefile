@@ -3,6 +3,8 @@
 
 PYTHON  ?= python3
 VENV    ?= .venv
+# vLLM lives in an environment of its own (Python 3.11 or newer)
+SERVE   ?= .venv-serve
 EXTRAS  ?= offline,eval,serve,docs,dev
 # Another package index for torch, such as https://download.pytorch.org/whl/cpu (smaller than the default on Linux).
 TORCH_INDEX ?=
@@ -20,7 +22,7 @@ export TOKENIZERS_PARALLELISM := false
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test scale-test docs readme export clean distclean
+.PHONY: help setup demo test scale-test serve-test docs readme export clean distclean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +55,13 @@ $(SCALE)/.done: Makefile $(STAMP)
 scale-test: setup $(SCALE)/.done ## Run the tests of Ray and MarkLLM, installed into .scale/
 	PYTHONPATH=$(CURDIR):$(CURDIR)/$(SCALE) $(PY) -m pytest -q tests/test_ray.py tests/test_markllm.py
 
+serve-test: $(SERVE)/.dew_nb-setup ## Start a vLLM server with the mark, ask it, detect its answers
+	$(SERVE)/bin/python tools/serve_test.py
+
+$(SERVE)/.dew_nb-setup: tools/serve_env.py constraints-serve.txt settings.ini setup.py
+	$(PYTHON) tools/serve_env.py $(SERVE)
+	@touch $@
+
 docs: setup ## Build the site into _docs/ (open _docs/index.html)
 	$(PY) tools/docs_site.py
 
@@ -66,7 +75,7 @@ export: setup ## Clean the notebooks, write dew_nb/*.py and README.md from them
 
 clean: ## Remove what was built (keeps .venv and the model cache)
 	rm -rf _docs _proc _proc_sphinx build dist .pytest_cache demo.html demo.dew *.egg-info
-	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -not -path './$(VENV)/*' -not -path './$(SERVE)/*' -prune -exec rm -rf {} +
 
-distclean: clean ## Remove .venv too
-	rm -rf $(VENV) $(SCALE)
+distclean: clean ## Remove .venv, .venv-serve and .scale too
+	rm -rf $(VENV) $(SERVE) $(SCALE)

@@ -12,6 +12,7 @@ cfg = cfg['DEFAULT']
 extras = {o: shlex.split(cfg[f'{o}_requirements']) for o in ('offline', 'eval', 'serve', 'docs', 'dev')}
 extras['all'] = sorted({r for rs in extras.values() for r in rs})
 extras['ray'] = shlex.split(cfg['ray_requirements'])                        # heavy: not part of all
+extras['vllm'] = shlex.split(cfg['vllm_requirements'])           # not of 'all': it has pins of its own for torch and transformers
 
 setuptools.setup(
     name=cfg['lib_name'], version=cfg['version'], license='Apache-2.0', description=cfg['description'],

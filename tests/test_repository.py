@@ -10,7 +10,7 @@ def tracked():
     "The files of the project; from git where there is one, else all that are not ignored by name"
     r = subprocess.run(['git', 'ls-files', '-z'], cwd=ROOT, capture_output=True, text=True)
     if r.returncode == 0: return [ROOT/o for o in r.stdout.split('\0') if o and (ROOT/o).is_file()]
-    skip = {'.venv', '.git', '_docs', 'build', 'dist', '__pycache__', '.pytest_cache'}
+    skip = {'.venv', '.venv-serve', '.git', '_docs', 'build', 'dist', '__pycache__', '.pytest_cache'}
     return [p for p in ROOT.rglob('*') if p.is_file() and not skip & set(p.relative_to(ROOT).parts)]
 
 def readable(p:Path) -> str:

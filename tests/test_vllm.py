@@ -1,0 +1,188 @@
+"The mark in vLLM, with stand-ins for its interfaces: `make serve-test` tries it with a real server"
+import random
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from enum import Enum
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+import dew_nb.vllm as served
+from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_host
+from dew_nb.insertion import DEWLogitsProcessor
+from dew_nb.rows import sorted_cut
+from dew_nb.vllm import ListBatch, Marker, load_scheme, processor_class, take_over
+from quick import Letters
+
+KEYS = dict(default=SecretKey(b'an example key: never use this one'), bob=SecretKey(b'another example: never use this one'))
+CONFIG = DEWConfig(rule='tournament', contexts='compiled', candidates='top_m', m=64, n=32, layers=12, context_width=32)
+Move = Enum('Move', 'UNIDIRECTIONAL SWAP')
+
+
+class Params(SimpleNamespace):
+    "What is used of vLLM's SamplingParams"
+    def __init__(self, **kw): super().__init__(**dict(temperature=1., top_k=0, top_p=1., min_p=0., extra_args=None) | kw)
+
+
+@pytest.fixture(scope='module')
+def wm(): return DEW.build(load_host(), Letters(), KEYS['default'], CONFIG, progress=False)
+
+
+@pytest.fixture(scope='module')
+def files(wm, tmp_path_factory):
+    folder = tmp_path_factory.mktemp('schemes')
+    return {n: wm.rekey(k).detector().save(folder/f'{n}.dew') for n,k in KEYS.items()}
+
+
+@pytest.fixture(scope='module')
+def markers(files): return {n: Marker(load_scheme(f)) for n,f in files.items()}
+
+
+def transformers_law(scheme, tokens, logits, params):
+    "The distribution that transformers' generate would draw from: its warpers, then the mark"
+    steps = [TemperatureLogitsWarper(params.temperature)]
+    if params.top_k: steps.append(TopKLogitsWarper(params.top_k))
+    if params.top_p < 1: steps.append(TopPLogitsWarper(params.top_p))
+    ids = torch.tensor([tokens]).reshape(1, -1)
+    return LogitsProcessorList([*steps, DEWLogitsProcessor(scheme, 0)])(ids, logits[None])[0].softmax(-1)
+
+
+def sampler(logits, batch, params):
+    "vLLM's V1 sampler from temperature on: processors, then what is left of top-k and top-p"
+    logits = batch.apply(logits/torch.tensor([[p.temperature] for p in params]))
+    top_k = torch.tensor([p.top_k if p.top_k > 0 else logits.shape[1] for p in params])
+    return sorted_cut(logits, top_k, torch.tensor([p.top_p for p in params])).softmax(-1)
+
+
+def test_the_law_is_that_of_transformers(markers):
+    "Any temperature, top-k and top-p, any history: what vLLM's sampler draws from is what transformers' would"
+    g, rng = torch.Generator().manual_seed(0), random.Random(0)
+    asked = [Params(temperature=rng.choice([.5, .8, 1., 1.3]), top_k=rng.choice([0, 20, 200]), top_p=rng.choice([1., .95, .6])) for _ in range(12)]
+    texts = [torch.randint(200, 400, (rng.choice([0, 3, 4, 30]),), generator=g).tolist() for _ in asked]
+    logits = torch.randn(12, 49152, generator=g)*4
+    want = torch.stack([transformers_law(markers['default'].scheme, t, x, p) for t,x,p in zip(texts, logits, asked)])
+    for p in asked: take_over(p)
+    batch = ListBatch(dict(default=markers['default']))
+    batch.update(SimpleNamespace(removed=[], moved=[], added=[(i, p, None, t) for i,(p,t) in enumerate(zip(asked, texts))]))
+    got = sampler(logits.clone(), batch, asked)
+    assert torch.allclose(got, want, atol=1e-6)
+    assert ((got - (logits/torch.tensor([[p.temperature] for p in asked])).softmax(-1)).abs().sum(1) > .01).sum() >= 6
+
+
+def test_cut_after_the_mark_would_be_another_law(markers):
+    "Why top-p is taken over: left to the sampler, it cuts the marked distribution"
+    g = torch.Generator().manual_seed(0)
+    text, x = torch.randint(200, 400, (30,), generator=g).tolist(), torch.randn(49152, generator=g)*4
+    p = Params(top_p=.8)
+    want = transformers_law(markers['default'].scheme, text, x, p)
+    late = sorted_cut(markers['default'].mark(x[None], torch.tensor([text]), torch.tensor([0]), torch.tensor([0]), torch.tensor([30]), 30),
+                      torch.tensor([49152]), torch.tensor([.8]))[0].softmax(-1)
+    assert (late - want).abs().sum() > .05
+
+
+def test_requests_come_go_and_move(markers):
+    "A thousand random events; after each, every row is what its request would have alone"
+    rng, g = random.Random(1), torch.Generator().manual_seed(1)
+    kinds = [dict(), dict(extra_args=dict(dew='bob')), dict(extra_args=dict(dew=0)), dict(temperature=0)]
+    batch, truth = ListBatch(markers), {}                       # place in the batch: name of the scheme or None, tokens
+    logits = torch.randn(8, 600, generator=g)*3
+    for step in range(120):
+        removed, added, moved = [], [], []
+        for i in list(truth):
+            if rng.random() < .1: removed.append(i); del truth[i]
+        for i in range(8):
+            if i not in truth and rng.random() < .3:
+                kind = rng.randrange(4)
+                tokens = [rng.randrange(200, 206) for _ in range(rng.choice([0, 0, 5, 20]))]    # those with tokens come back
+                truth[i] = ['default', 'bob', None, None][kind], tokens
+                added.append((i, Params(**kinds[kind]), None, tokens))
+        for _ in range(rng.choice([0, 0, 1, 2])):
+            a, b = rng.sample(range(8), 2)
+            swap = rng.random() < .5
+            if not (a in truth and (b in truth or not swap)): continue
+            moved.append((a, b, Move.SWAP if swap else Move.UNIDIRECTIONAL))
+            first, second = truth.pop(a), truth.pop(b, None)
+            truth[b] = first
+            if swap: truth[a] = second
+        changed = removed or added or moved
+        batch.update(SimpleNamespace(removed=removed, added=added, moved=moved) if changed else None)
+        got = batch.apply(logits.clone())
+        for i in range(8):
+            name, tokens = truth.get(i, (None, []))
+            if name is None: assert torch.equal(got[i], logits[i])
+            else:
+                want = DEWLogitsProcessor(markers[name].scheme, 0)(torch.tensor([tokens]).long().reshape(1, -1), logits[i:i+1])[0]
+                assert torch.allclose(got[i].softmax(-1), want.softmax(-1), atol=1e-6), (step, i)
+        for _,tokens in truth.values(): tokens.append(rng.randrange(200, 206))
+    assert len(batch.texts.read_so_far) == sum(n is not None for n,_ in truth.values())
+
+
+@pytest.mark.parametrize('bad', ['eve', 2, [], None])
+def test_bad_requests_are_refused(files, monkeypatch, bad):
+    monkeypatch.setenv('DEW_SCHEME', str(files['default']))
+    monkeypatch.setenv('DEW_SCHEMES', f'bob={files["bob"]}')
+    cls = processor_class()
+    with pytest.raises(ValueError, match='default, bob'): cls.validate_params(Params(extra_args=dict(dew=bad)))
+
+
+def fake_vllm(monkeypatch):
+    "vLLM's two interfaces, as modules"
+    class First(ABC):
+        @abstractmethod
+        def __init__(self, vllm_config, device, is_pin_memory): ...
+        @abstractmethod
+        def apply(self, logits): ...
+        @abstractmethod
+        def is_argmax_invariant(self): ...
+        @abstractmethod
+        def update_state(self, batch_update): ...
+    class Second(ABC):
+        @abstractmethod
+        def apply(self, logits, ctx): ...
+    for name,cls in zip(served.INTERFACES, (First, Second)):
+        for i in range(len(name.split('.'))): monkeypatch.setitem(sys.modules, '.'.join(name.split('.')[:i+1]), ModuleType('fake'))
+        sys.modules[name].LogitsProcessor = cls
+    monkeypatch.delitem(served.__dict__, 'DEW', raising=False)
+    return First, Second
+
+
+def test_loaded_by_name(files, monkeypatch):
+    "getattr of the module gives a class of both interfaces, the same one each time, that starts with the file of the environment"
+    first, second = fake_vllm(monkeypatch)
+    cls = getattr(served, 'DEW')
+    assert issubclass(cls, first) and issubclass(cls, second) and cls is served.DEW and cls.__module__ == 'dew_nb.vllm'
+    monkeypatch.setenv('DEW_SCHEME', str(files['default']))
+    proc = cls(SimpleNamespace(speculative_config=None, model_config=None), torch.device('cpu'), False)
+    assert proc.is_argmax_invariant() and 'default' in repr(proc)
+    monkeypatch.delitem(served.__dict__, 'DEW')
+
+
+def test_without_vllm_the_module_imports_and_says_what_is_missing():
+    code = ('import sys\nfor m in ("vllm", "vllm.v1"): sys.modules[m] = None\nimport dew_nb.vllm as v\n'
+            'try: v.DEW\nexcept ImportError as e: print(e)\nprint(hasattr(v, "Nothing"))')
+    said = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True).stdout
+    assert 'pip install vllm' in said and 'False' in said
+
+
+def test_transformers_door_from_a_file(wm, files):
+    "A file alone marks in model.generate: no key, no encoder, no scheme object with a host"
+    tok, model = wm.host.tokenizer, wm.host.model
+    inp = tok(['The old harbour', 'Bread'], return_tensors='pt', padding=True)
+    det = Detector.load(files['bob'])
+    torch.manual_seed(0)
+    with torch.no_grad(): out = model.generate(**inp, watermarking_config=det.scheme.watermarking_config(), max_new_tokens=48, do_sample=True,
+                                               temperature=.9, top_k=0, top_p=.98, pad_token_id=tok.pad_token_id)
+    texts = tok.batch_decode(out[:, inp['input_ids'].shape[1]:], skip_special_tokens=True)
+    assert all(r.p_value < 1e-3 for r in det.detect(texts)) and not any(r.p_value < 1e-3 for r in wm.detector().detect(texts))
+
+
+def test_processor_before_warpers_is_refused(wm):
+    "A tournament as a plain logits processor would stand before top-p: generate says so instead of writing"
+    tok, model = wm.host.tokenizer, wm.host.model
+    inp = tok('The old harbour', return_tensors='pt')
+    how = dict(max_new_tokens=2, do_sample=True, pad_token_id=tok.pad_token_id)
+    with pytest.raises(ValueError, match='watermarking_config'): model.generate(**inp, logits_processor=[wm.processor()], top_p=.9, **how)
+    assert model.generate(**inp, logits_processor=[wm.processor()], top_k=0, **how).shape[1] <= inp['input_ids'].shape[1] + 2
