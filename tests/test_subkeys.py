@@ -160,7 +160,7 @@ def test_files(wm, marked, tmp_path):
 def test_scan_finds_passages_of_different_subkeys(wm):
     words = ' '.join(reference_texts()[:40]).split()
     text = [' '.join(words[i:i+200]) for i in (0, 300, 600)]
-    a, b = wm.generate(PROMPTS[:2], max_new_tokens=110, min_new_tokens=110, seed=5)
+    a, b = wm.generate(PROMPTS[:2], max_new_tokens=80, min_new_tokens=80, seed=5)
     essay = '\n\n'.join([text[0], a.strip(), text[1], b.strip()])
     r = wm.detector().scan(essay, replicates=99)
     assert [s.subkey for s in r.spans] == draw_subkeys(wm, 2, prompt_names(PROMPTS[:2], 5)).tolist()
