@@ -1,5 +1,6 @@
 "Many keys from one secret: each text draws one, the detector tries all and counts its looks"
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -125,6 +126,14 @@ def test_rows_are_marked_as_if_alone(wm, monkeypatch):
     monkeypatch.setattr(wm.contexts, 'needs_encoder', True, raising=False)
     slow = wm.processor(4, names)(ids, scores)
     assert torch.allclose(fast.softmax(-1), slow.softmax(-1), atol=1e-6)
+
+
+def test_a_step_waits_for_nothing(wm):
+    "Gathering and inserting on a device without numbers: whatever looked at one would fail"
+    rule, empty = wm.rule, lambda *shape, **kw: torch.empty(*shape, device='meta', **kw)
+    far = replace(rule, M=rule.M.to('meta'), a=rule.a.to('meta'), table=replace(wm.table, rows=wm.table.rows.to('meta')))
+    q = far.project(empty(3, rule.M.shape[1]), empty(3, dtype=torch.long))
+    assert far.insert(empty(3, 1000), q, empty(3, dtype=torch.bool)).shape == (3, 1000)
 
 
 def test_p_values_are_true_over_keys(wm):
