@@ -54,7 +54,7 @@ def foresee(space, kernel, n, english, french):
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--results', type=Path, default=Path(__file__).parent/'data'/'evaluation')
-    ap.add_argument('--texts', type=int, default=40)
+    ap.add_argument('--texts', type=int, default=60)
     ap.add_argument('--out', type=Path, required=True)
     a = ap.parse_args()
     torch.set_num_threads(1)
