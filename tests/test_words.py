@@ -1,0 +1,99 @@
+"The space of words from end to end, with an encoder that is quick because it means nothing"
+import pytest
+import torch
+
+from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_host
+from dew_nb import wordspace
+from dew_nb.tokenization import backend
+from dew_nb.whitening import unit_rows
+from dew_nb.words import words
+from dew_nb.wordspace import Follower, Lexicon, WordProjection
+from quick import Letters
+
+KEY = SecretKey(b'an example key: never use this one')
+CONFIG = dict(m=64, n=16, layers=12, context_width=24, k=2)
+COMMON = words('the old house by a river and its quiet garden, where nobody ever walks in the evening; it was not mine.')
+MEAN = unit_rows(torch.from_numpy(Letters().encode(COMMON))).mean(0)
+PROJECTION = WordProjection(MEAN, torch.randn(32, 24, generator=torch.Generator().manual_seed(0)))
+
+
+@pytest.fixture(scope='module', autouse=True)
+def projection():
+    "Letters mean nothing in any language: any projection will do"
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(wordspace, 'packaged_projection', lambda encoder: PROJECTION)
+        yield
+
+
+@pytest.fixture(scope='module')
+def wm(projection):
+    return DEW.build(load_host(), Letters(), KEY, DEWConfig.preset('multilingual', **CONFIG), progress=False)
+
+
+@pytest.fixture(scope='module')
+def texts(wm):
+    prompts = ['The old harbour', 'To bake a good loaf of bread']
+    return [wm.generate(prompts, max_new_tokens=40, seed=1, mark=m) for m in (True, False)]
+
+
+def test_marked_and_unmarked(wm, texts):
+    marked, plain = (wm.detector().detect(t) for t in texts)
+    assert all(r.p_value < 1e-2 for r in marked) and all(r.p_value > 1e-2 for r in plain)
+    assert [r.n_tokens for r in marked] == [len(words(t)) for t in texts[0]]
+
+
+def test_file_has_no_table_and_no_tokenizer(wm, texts, tmp_path):
+    det = wm.detector()
+    path = det.save(tmp_path/'w.dew')
+    again = Detector.load(path, encoder=Letters())
+    assert path.stat().st_size < 100_000 and isinstance(again.reader.tok, Lexicon) and not again.reader.tok.reserved
+    for x,y in zip(det.detect(texts[0]), again.detect(texts[0])): assert x.z == pytest.approx(y.z, abs=1e-4)
+    assert KEY._raw not in path.read_bytes()
+    with pytest.raises(ValueError, match='only read'): Follower(again.scheme)
+
+
+def test_same_text_same_score(wm, texts):
+    "Whatever else was read before, and in whatever batch"
+    det = wm.rekey(KEY).detector()
+    alone = [det.detect(t).z for t in texts[0][::-1]][::-1]
+    assert [r.z for r in det.detect(texts[0] + texts[1])][:2] == pytest.approx(alone, abs=1e-4)
+
+
+def test_another_key_finds_nothing(wm, texts):
+    other = wm.rekey(SecretKey(b'another key, of no other use at all')).detector().detect(texts[0])
+    assert all(r.p_value > 1e-2 for r in other)
+
+
+def test_nothing_to_score(wm):
+    for text in ('', 'one two', '水は甘い。とても'):
+        r = wm.detector().detect(text)
+        assert (r.n_scored, r.p_value) == (0, 1.)
+
+
+def test_only_tokens_that_begin_a_word_are_marked(wm):
+    tok, processor = backend(wm.host.tokenizer), wm.processor(prompt_length=0)
+    ids = torch.tensor([tok.encode(' The quiet old house', add_special_tokens=False).ids])
+    logits = torch.randn(1, wm.host.vocab_size, generator=torch.Generator().manual_seed(0))
+    change = (processor(ids, logits).log_softmax(-1) - logits.log_softmax(-1))[0]
+    going_on = [tok.encode(t, add_special_tokens=False).ids[0] for t in ('ing', 'es', 'hold', '-', '\n')]
+    begins = logits[0].masked_fill(~processor.follower.mask[0], -torch.inf).topk(20).indices
+    assert change[going_on].std() < 1e-4 < 1e-2 < change[begins].std()
+
+
+def test_a_similar_window_is_left_alone(wm):
+    f = Follower(wm)
+    f.past = torch.eye(3)[None, :2]
+    c = torch.tensor([[.9, .1, .1]])
+    f.space.repeat, kept = .95, f.space.repeat
+    try:
+        assert not f._repeats(c)
+        f.space.repeat = .85
+        assert f._repeats(c)
+    finally: f.space.repeat = kept
+
+
+@pytest.mark.parametrize('changes,message', [
+    (dict(rule='bias'), "rule='tournament'"), (dict(n=64), 'at most 24'), (dict(context_width=32), 'at most 24')])
+def test_choices_that_do_not_go_together(changes, message):
+    with pytest.raises(ValueError, match=message):
+        DEW.build(load_host(), Letters(), KEY, DEWConfig.preset('multilingual', **(CONFIG | changes)), progress=False)
