@@ -18,8 +18,8 @@ from dew_nb.tournament import SignKernel
 from dew_nb.whitening import unit_rows
 from dew_nb.wordspace import Lexicon, WordContexts, WordProjection, packaged_projection
 
-PRESET = dict(order=2, k=4, decay=.5, n=24, width=64)
-CHOICES = [{}, *[dict(order=o) for o in (1, 3)], *[dict(k=k) for k in (2, 6)], *[dict(decay=d) for d in (.35, .7, 1.)],
+PRESET = dict(order=2, k=4, decay=.7, n=24, width=64)
+CHOICES = [{}, *[dict(order=o) for o in (1, 3)], *[dict(k=k) for k in (2, 6)], *[dict(decay=d) for d in (.35, .5, 1.)],
            *[dict(n=n) for n in (12, 64)], *[dict(width=w) for w in (16, 32)],
            dict(order=3, width=16), dict(n=512, width=512)]
 SCORE, NUGGET = 1.2, .05
