@@ -19,7 +19,7 @@ from dew_nb.sources import reference_texts
 MODEL = 'smollm2'
 SAMPLING = dict(temperature=.9, top_p=.95)
 START = 600                                             # seconds that a server may take to start
-ROOM = 64                                               # blocks of 32 tokens: too few for 32 requests at once
+ROOM = 40                                               # blocks of 32 tokens: too few for 32 requests at once
 PROMPTS = ['The old harbour was', 'In the middle of the night, the telephone', 'A good soup needs', 'The museum opened a new wing',
            'Rain fell over the northern hills', 'The committee met on Tuesday to', 'She had never seen a ship like', 'The price of bread']
 
