@@ -43,7 +43,7 @@ demo: setup ## Mark and detect three texts, write demo.html
 test: setup ## Run every check: notebooks, export, README, tests, docs
 	$(PY) tools/run_tests.py $(STEPS)
 
-# Ray and MarkLLM are large or old-fashioned: they lie in a folder of their own beside .venv, without what they ask for
+# Ray is large, and MarkLLM asks for old releases of what it hardly uses: both lie in a folder of their own beside .venv
 SCALE      := .scale
 SCALE_PINS := ray==2.60.0 msgpack==1.2.4 protobuf==7.36.2 markllm==0.1.5
 
