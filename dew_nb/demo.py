@@ -9,7 +9,8 @@ __all__ = ['PROMPTS', 'SAMPLER', 'CSS', 'BLUE', 'ORANGE', 'NEAR_ZERO', 'LEGEND',
 # %% ../nbs/92_demo.ipynb #118be3bf
 import argparse, html, json, os, subprocess, sys, time
 from pathlib import Path
-from .shell import TokenBar, prepare_environment, run_command, say, shorten
+from .inputs import shorten
+from .shell import TokenBar, prepare_environment, run_command, say
 from .verdicts import verdict
 
 # %% ../nbs/92_demo.ipynb #5c8ad7f0

@@ -24,7 +24,7 @@ from .encoders import load_encoder, wrap_encoder
 from .fingerprint import Fingerprint
 from .graphs import send
 from .keynull import Anchor, TextSums, sample_positions, sampled_sum
-from .scheme import CONTEXTS, DEW, RULES, find_class
+from .scheme import CONTEXTS, DEW, RULES, bound, find_class
 from .text import (
     LONG, Reader, check_many, check_one_or_many, check_reading)
 from .whitening import unit_rows
@@ -50,6 +50,8 @@ class DetectionResult:
     key: str = '' # fingerprint of the key
     lam: float = 1.0 # the largest score
     undone: tuple = () # what was undone before the text was read, by kind: `dew_nb.plain`
+    keys: int = 1 # sub-keys that were tried; score and z are the best one's, and p_value counts all
+    subkey: int|None = None # the best of several
 
 # %% ../nbs/31_detection.ipynb #c008
 @patch
@@ -70,6 +72,7 @@ def to_dict(self:DetectionResult,
     names = 'score z p_value n_tokens n_scored l_eff expected sd null p_kind key'
     d = {k: getattr(self, k) for k in names.split()}
     d['undone'] = list(self.undone)
+    if self.keys > 1: d |= dict(keys=self.keys, subkey=self.subkey)
     if not tokens: return d
     scores = [None if math.isnan(x) else float(x) for x in self.token_scores]
     return d | dict(token_scores=scores, offsets=self.offsets.tolist())
@@ -110,10 +113,16 @@ class Evidence:
     mean: np.ndarray # (D,) mean of the counted scores
     pairs: np.ndarray|None = None # (D,) Σ_ij K_ij, for the key null
     cov: np.ndarray|None = None # (D,) sums of covariances with the anchor
+    subkey: np.ndarray|None = None # (D,) the best of several sub-keys, whose scores these are
     @property
     def L(self) -> np.ndarray: return self.sums.L
 
 # %% ../nbs/31_detection.ipynb #c018
+def _best_subkeys(sums, scores):
+    "(N,) scores of each text under its best sub-key, and (D,) which that is"
+    best = np.stack([sums.total(s) for s in scores.T], 1).argmax(1)
+    return scores[np.arange(len(scores)), np.repeat(best, np.diff(sums.cut))], best
+
 @dataclass(frozen=True, eq=False)
 class Measurement:
     "Numbers of a group of texts under one key, perhaps still on a device"
@@ -131,7 +140,8 @@ class Measurement:
             pairs = np.ones(D)
             pairs[sums.texts] = more[0]
         if len(more) > 1: cov = sums.total(more[1])
-        return Evidence(sums, scores, sums.total(scores)/np.maximum(sums.L, 1), pairs, cov)
+        scores, best = (scores, None) if scores.ndim == 1 else _best_subkeys(sums, scores)
+        return Evidence(sums, scores, sums.total(scores)/np.maximum(sums.L, 1), pairs, cov, best)
 
 # %% ../nbs/31_detection.ipynb #c019
 def _contexts(scheme, windows):
@@ -141,6 +151,11 @@ def _contexts(scheme, windows):
     return space.encode(windows, check=False)
 
 def _rows(scheme, ids): return unit_rows(scheme.rule.rows(ids).float())
+
+def _scores(rule, c, ids):
+    "(N,) score of each position; (N, keys) under each of several sub-keys"
+    if getattr(rule, 'keys', 1) > 1: return rule.score_all(c, ids)
+    return rule.score(rule.project(c), ids[:,None])[:,0]
 
 # %% ../nbs/31_detection.ipynb #c021
 @torch.no_grad()
@@ -167,8 +182,7 @@ def measure(
 # %% ../nbs/31_detection.ipynb #c022
 def _one_scheme(scheme, sums, c, u, ids, pairs):
     "The numbers of one scheme"
-    rule = scheme.rule
-    out = [rule.score(rule.project(c), ids[:,None])[:,0]]
+    out = [_scores(scheme.rule, c, ids)]
     if pairs is not None:
         out.append(pairs)
         if scheme.anchor is not None: out.append(scheme.anchor.covariance(_rows(scheme, ids), u))
@@ -182,7 +196,7 @@ class _LongSums:
     def add(self, c, u, ids, first):
         "One more piece"
         s = self.scheme
-        self.scores.append(s.rule.score(s.rule.project(c), ids[:,None])[:,0])
+        self.scores.append(_scores(s.rule, c, ids))
         if s.config.null != 'key': return
         r = _rows(s, ids)
         if s.rule.kernel.slope is not None: self.M = self.M + ((r*first[:,None]).T @ u).double()
@@ -279,13 +293,14 @@ def results(self:Detector,
     null = self.null(x)
     some = x.L > 0
     numbers = (x.mean*some, null.z(x.mean), null.p_value(x.mean), null.l_eff, null.mean, null.sd*some)
-    rows = zip(*[np.broadcast_to(a, len(docs)).tolist() for a in numbers])
+    best = x.subkey if x.subkey is None else np.where(some, x.subkey, None)
+    rows = zip(*[np.broadcast_to(a, len(docs)).tolist() for a in (*numbers, best)])
     cut = x.sums.cut.tolist()
     return [self._result(d, x.scores[i:j], *row) for d,i,j,row in zip(docs, cut, cut[1:], rows)]
 
 # %% ../nbs/31_detection.ipynb #c032
 @patch
-def _result(self:Detector, d, b, mean, z, p, l_eff, expected, sd):
+def _result(self:Detector, d, b, mean, z, p, l_eff, expected, sd, subkey):
     "Put one text's numbers together"
     scores = np.full(len(d.ids), np.nan)
     scores[d.pos] = b
@@ -293,7 +308,7 @@ def _result(self:Detector, d, b, mean, z, p, l_eff, expected, sd):
     counted[d.pos[d.first]] = True
     return DetectionResult(mean, z, p, len(d.ids), int(d.first.sum()), l_eff, expected, sd, scores,
         counted, d.offsets, d.text, null=self.config.null, p_kind=self.p_kind, key=self.key,
-        lam=self.scheme.rule.scale, undone=d.undone)
+        lam=self.scheme.rule.scale, undone=d.undone, keys=self.config.keys, subkey=subkey)
 
 # %% ../nbs/31_detection.ipynb #c033
 @patch
@@ -439,7 +454,7 @@ def load(cls:Detector,
     meta.pop('transform', None)
     reading = meta.pop('reading', 'auto')
     if anchor: anchor = Anchor(t['anchor'].to(device), **anchor)
-    rule = find_class(config.rule, RULES, 'rule').from_state(t, meta, config, device)
+    rule = bound(contexts, find_class(config.rule, RULES, 'rule').from_state(t, meta, config, device))
     det = cls(DEW(config, rule, contexts, None, anchor), dedup=dedup, reading=reading)
     if not cal: return det
     arrays = {k: v.numpy() for k,v in t.items() if k.startswith('calibration.')}
@@ -456,6 +471,8 @@ def calibrated(self:Detector,
     "A detector that reports calibrated p-values, and keeps the calibration when it is saved"
     if kind not in ('calibrated', 'empirical'):
         raise ValueError(f"kind must be 'calibrated' or 'empirical', got {kind!r}")
+    if self.config.keys > 1: raise NotImplementedError(
+        f'a calibration is for one key, this detector tries {self.config.keys}: its own p-value counts them all')
     cal.check(self.config.digest, self.key)
     cal.mean(1, group)                                          # an unknown group is said now
     if not (cal.token_var or cal.models[group and str(group)].parts[0]):

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from fastcore.basics import patch
 from .assets import ASSETS, DEFAULT_HOST, asset_path
-from .tokenization import hash_strings, tokenizer_digest
+from .tokenization import chat_template, hash_strings, tokenizer_digest
 
 # %% ../nbs/12_hosts.ipynb #b9747b60
 def _names(kind:str) -> str:
@@ -116,12 +116,13 @@ def ensure_pad(
     return t
 
 # %% ../nbs/12_hosts.ipynb #d0e5f447
-def _read_tokenizer(source):
-    "A tokenizer that pads on the left"
+def _read_tokenizer(source, name=''):
+    "A tokenizer that pads on the left; one of an asset has its chat template"
     from transformers import AutoTokenizer
     here = isinstance(source, Path)
     tok = AutoTokenizer.from_pretrained(source, local_files_only=here)
     tok.padding_side = 'left'
+    tok.chat_template = chat_template(name) or tok.chat_template
     return ensure_pad(tok)
 
 # %% ../nbs/12_hosts.ipynb #9f4d9c35
@@ -152,12 +153,13 @@ class Host:
         dtype=None # a torch dtype; float32, but for large models on a GPU
     ):
         self.name, self.source, self.device = name, source, pick_device(device)
-        small = name in ASSETS or self.device.type == 'cpu'
-        self.dtype = dtype or (torch.float32 if small else 'auto')
+        small = name in ASSETS and ASSETS[name].dtype == 'float16'
+        cpu = self.device.type == 'cpu'
+        self.dtype = dtype or (torch.float32 if small or cpu else 'auto')
     def __repr__(self):
         return f'Host({self.name!r}, device={str(self.device)!r})'
     @cached_property
-    def tokenizer(self): return _read_tokenizer(self.source)
+    def tokenizer(self): return _read_tokenizer(self.source, self.name)
     @cached_property
     def model(self): return _read_model(self.source, self.device, self.dtype)
     @cached_property

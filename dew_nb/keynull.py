@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['EXACT', 'FEW', 'cosines', 'effective_length', 'pair_sum', 'linear_sum', 'sample_positions', 'rest_sum', 'sampled_sum',
-           'long_sum', 'TextSums', 'Anchor', 'key_null']
+           'long_sum', 'TextSums', 'Anchor', 'key_null', 'sidak', 'BestOf']
 
 # %% ../nbs/27_keynull.ipynb #c002
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from fastcore.basics import patch
 
 # %% ../nbs/27_keynull.ipynb #c004
 from .graphs import send
-from .null import NormalNull
+from .null import NormalNull, TextNull
 from .whitening import unit_rows
 
 # %% ../nbs/27_keynull.ipynb #c007
@@ -235,3 +235,26 @@ def key_null(
         v = np.maximum(v - cov**2/anchor.var, .05*v)
     some = L > 0
     return NormalNull(mean*some, rule.sd*np.sqrt(v), some/v)
+
+# %% ../nbs/27_keynull.ipynb #s2b534ff7
+def sidak(
+    p, # p-value(s) of one look, or level(s) of the whole
+    looks:float # independent looks; 1/looks: from the whole to one of them
+):
+    "1-(1-p)^K: the p-value of the smallest of K independent ones"
+    with np.errstate(divide='ignore'): return -np.expm1(looks*np.log1p(-np.asarray(p, float)))
+
+# %% ../nbs/27_keynull.ipynb #s08ead05d
+@dataclass(frozen=True, eq=False)
+class BestOf(TextNull):
+    "The null of the best of several independent scores; mean, sd and z are those of one of them"
+    one: TextNull # of each score
+    keys: int # how many
+    @property
+    def mean(self): return self.one.mean
+    @property
+    def sd(self): return self.one.sd
+    @property
+    def l_eff(self): return self.one.l_eff
+    def sf(self, score): return sidak(self.one.sf(score), self.keys)
+    def isf(self, alpha): return self.one.isf(sidak(alpha, 1/self.keys))

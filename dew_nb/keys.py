@@ -59,6 +59,15 @@ def fingerprint(self:SecretKey) -> str:
     "16 hex digits that name the key without revealing it"
     return self.subkey('fingerprint')[:8].hex()
 
+# %% ../nbs/00_keys.ipynb #s755cea2e
+@patch
+def split(self:SecretKey,
+    n:int # how many
+) -> list:
+    "Independent keys from one secret; for one, the secret itself"
+    if n == 1: return [self]
+    return [SecretKey(self.subkey(f'sub-key {i}')) for i in range(n)]
+
 # %% ../nbs/00_keys.ipynb #c016
 def _from_hex(s:str, where:str) -> SecretKey:
     "A key from hex digits; errors name `where` it came from and never the digits"

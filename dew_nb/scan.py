@@ -8,7 +8,7 @@ __all__ = ['Span', 'ScanResult', 'ScanOptions', 'Positions', 'inverse_sds', 'win
 
 # %% ../nbs/34_scan.ipynb #c002
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 # %% ../nbs/34_scan.ipynb #c003
 import numpy as np
@@ -37,7 +37,10 @@ class Span:
     z: float # in standard deviations of the null
     p_value: float # corrected for having looked everywhere
     n_scored: int # positions that count
-    def to_dict(self) -> dict: return dict(vars(self), tokens=list(self.tokens))
+    subkey: int|None = None # whose mark it is, where one secret has several sub-keys
+    def to_dict(self) -> dict:
+        said = dict(vars(self), tokens=list(self.tokens))
+        return {k: v for k,v in said.items() if v is not None}
 
 # %% ../nbs/34_scan.ipynb #c009
 @dataclass(frozen=True, eq=False)
@@ -121,7 +124,7 @@ class Positions:
     "The positions of one text that count, as unit vectors with their scores"
     r: torch.Tensor # (L, w) unit rows
     c: torch.Tensor # (L, w') unit contexts
-    y: torch.Tensor # (L,) standardised scores
+    y: torch.Tensor # (L,) standardised scores; (L, keys) under each of several sub-keys
     g: torch.Tensor # (L,) covariance with the anchor
     S: float = 0. # standardised anchor score
     var: float = 1. # variance of the anchor's
@@ -131,6 +134,12 @@ class Positions:
 def rest(self:Positions) -> torch.Tensor:
     "(L,) scores without what the anchor explains"
     return self.y - self.S/self.var*self.g
+
+# %% ../nbs/34_scan.ipynb #sf977511a
+@patch
+def each(self:Positions) -> list:
+    "The positions under each sub-key"
+    return [self] if self.y.ndim == 1 else [replace(self, y=y) for y in self.y.unbind(1)]
 
 # %% ../nbs/34_scan.ipynb #c023
 @patch
@@ -152,9 +161,10 @@ def of(cls:Positions,
     rule, device = scheme.rule, scheme.table.device
     keep = send(np.flatnonzero(doc.first), device)
     ids, c = send(doc.tokens, device)[keep], c.to(device)[keep]
-    y = rule.score(rule.project(c), ids[:,None])[:,0].double()/rule.sd
+    if scheme.config.keys > 1: y = rule.score_all(c, ids).double()/rule.sd
+    else: y = rule.score(rule.project(c), ids[:,None])[:,0].double()/rule.sd
     r, u = unit_rows(rule.rows(ids).float()), unit_rows(c.float())
-    if (a := scheme.anchor) is None: return cls(r, u, y, torch.zeros_like(y))
+    if (a := scheme.anchor) is None: return cls(r, u, y, y.new_zeros(len(y)))
     return cls(r, u, y, a.covariance(r, u).double(), a.score*rule.scale/rule.sd, a.var)
 
 # %% ../nbs/34_scan.ipynb #c029
@@ -202,12 +212,12 @@ def scan_null(
     replicates:int=999 # draws; 0: the bound
 ) -> ScanNull:
     "The law of the largest z of a text's windows"
-    L, counts = len(P.y), np.array([len(x) for x in inv])
+    L, counts, keys = len(P.y), np.array([len(x) for x in inv]), scheme.config.keys
     hcap = handicaps(L, lengths, stride)
-    if not replicates or len(lengths) < 2: return ScanNull(counts, hcap)
+    if not replicates or len(lengths) < 2: return ScanNull(counts, hcap, keys=keys)
     cells, S = null_scores(P.r, P.c, scheme.rule.kernel, replicates, seed, scheme.anchor, stride)
     cells -= cell_sums(P.g, stride).float()[:,None]*(S/P.var)
-    return ScanNull(counts, hcap, largest(cells, inv, hcap, lengths).double().cpu().numpy())
+    return ScanNull(counts, hcap, largest(cells, inv, hcap, lengths).double().cpu().numpy(), keys)
 
 # %% ../nbs/34_scan.ipynb #c038
 @dataclass(frozen=True, eq=False)
@@ -219,6 +229,7 @@ class ScoredWindows:
     end: np.ndarray # (W,) last position + 1
     curves: dict # window length -> (first positions, z)
     null: ScanNull # law of the largest t
+    subkey: np.ndarray # (W,) the best of several sub-keys, for each window
 
 # %% ../nbs/34_scan.ipynb #c039
 @patch(as_prop=True)
@@ -237,13 +248,16 @@ def of(cls:ScoredWindows,
     "Score all windows of a text"
     L, stride, lengths = len(P.y), options.stride, options.lengths(len(P.y))
     inv = inverse_sds(P, scheme.rule.kernel, lengths, stride)
-    z, seed = window_z(P, inv, lengths, stride), text_seed(options.seed, ids)
+    under = list(zip(*[window_z(p, inv, lengths, stride) for p in P.each()]))
+    z, subkey = ([f(x, 0) for x in under] for f in (np.max, np.argmax))
+    seed = text_seed(options.seed, ids)
     null = scan_null(scheme, P, inv, lengths, seed, stride, options.replicates)
     first = [np.arange(len(x))*stride for x in z]
     end = [np.minimum(a + m*stride, L) for a,m in zip(first, lengths)]
     curves = {min(m*stride, L): (a, x) for m,a,x in zip(lengths, first, z)}
     z, first, end = (np.concatenate(x) for x in (z, first, end))
-    return cls(z, z - np.repeat(null.handicap, null.counts), first, end, curves, null)
+    t = z - np.repeat(null.handicap, null.counts)
+    return cls(z, t, first, end, curves, null, np.concatenate(subkey))
 
 # %% ../nbs/34_scan.ipynb #c043
 def best_windows(
@@ -282,7 +296,8 @@ def make_span(
     P:Positions, # of it
     i:int, # first position
     j:int, # last position + 1
-    p:float # corrected p-value
+    p:float, # corrected p-value
+    subkey:int|None=None # whose mark it is
 ) -> Span:
     "Some positions of a text as a span"
     pos, at = doc.pos[doc.first], slice(i, j)
@@ -290,7 +305,7 @@ def make_span(
     z = float(P.rest[at].sum()/v.sqrt())
     first, last = 0 if i == 0 else int(pos[i]), int(pos[j-1])
     return Span(int(doc.offsets[first, 0]), int(doc.offsets[last, 1]), (first, last+1),
-                float(P.y[at].mean())*rule.sd, z, p, j-i)
+                float(P.y[at].mean())*rule.sd, z, p, j-i, subkey)
 
 # %% ../nbs/34_scan.ipynb #c051
 def scan_note(
@@ -321,8 +336,11 @@ def scan_document(
     P = Positions.of(scheme, doc, c)
     w = ScoredWindows.of(scheme, P, doc.ids, options)
     p, best = w.p_value, int(w.t.argmax())
-    chosen = join_windows(best_windows(w.t, w.first, w.end, p <= alpha), w.t, options.stride)
-    spans = [make_span(scheme.rule, doc, P, i, j, float(p[k])) for i,j,k in chosen]
+    found, each = best_windows(w.t, w.first, w.end, p <= alpha), P.each()
+    chosen = [(x, s) for s in range(len(each)) for x in join_windows(
+        [b for b in found if w.subkey[b[2]] == s], w.t, options.stride)]
+    spans = [make_span(scheme.rule, doc, each[s], i, j, float(p[k]), s if len(each) > 1 else None)
+             for (i,j,k),s in sorted(chosen)]
     return ScanResult(spans, float(p[best]), float(w.z[best]), float(w.z[-1]), curves=w.curves,
                       null=w.null, **common)
 

@@ -19,6 +19,7 @@ from scipy import optimize, stats
 from torch.nn.functional import pad
 
 # %% ../nbs/33_scanlaw.ipynb #c004
+from .keynull import sidak
 from .whitening import unit_rows
 
 # %% ../nbs/33_scanlaw.ipynb #c007
@@ -250,6 +251,7 @@ class ScanNull:
     counts: np.ndarray # (H,) windows of each length
     handicap: np.ndarray # (H,) what is subtracted from their z
     draws: np.ndarray = field(default_factory=lambda: np.zeros(0)) # simulated; none: the bound
+    keys: int = 1 # sub-keys that are tried, each with all windows
     @cached_property
     def rare(self) -> np.ndarray:
         "(B,) bounds of the draws, the rarest first"
@@ -277,18 +279,25 @@ def bound(self:ScanNull,
     t = np.asarray(t, float)
     return (stats.norm.sf(t[..., None] + self.handicap)*self.counts).sum(-1)
 
+# %% ../nbs/33_scanlaw.ipynb #s33sim
+@patch
+def _simulated(self:ScanNull, E):
+    "P-values by the draws, and beyond them by the tail, of windows whose bound is E"
+    B, k = len(self.draws), len(self.draws)//10
+    rank = (1 + np.searchsorted(self.rare, E, side='right'))/(B+1)
+    start = self.rare[k]
+    tail = (k+1)/(B+1)*np.minimum(E/start, 1)**self.slope
+    return np.where(E < start, tail, rank)
+
 # %% ../nbs/33_scanlaw.ipynb #c056
 @patch
 def p_value(self:ScanNull,
     t # (…) handicapped z
 ) -> np.ndarray:
     "Probability that some window of a text without the mark reaches t"
-    E, B, k = self.bound(t), len(self.draws), len(self.draws)//10
-    if not B: return np.minimum(E, 1.)
-    rank = (1 + np.searchsorted(self.rare, E, side='right'))/(B+1)
-    start = self.rare[k]
-    tail = (k+1)/(B+1)*np.minimum(E/start, 1)**self.slope
-    return np.minimum(np.where(E < start, tail, rank), E)
+    E = self.bound(t)
+    p = np.minimum(self._simulated(E), E) if len(self.draws) else np.minimum(E, 1.)
+    return p if self.keys == 1 else sidak(p, self.keys)
 
 # %% ../nbs/33_scanlaw.ipynb #c058
 @patch

@@ -47,6 +47,14 @@ def __repr__(self:TokenTable):
     return (f'TokenTable({m.get("host","?")!r}{donor}, tokens={len(self):,}, n={self.n}, '
             f'width={self.width}, {how}, key={m.get("key","?")!r})')
 
+# %% ../nbs/21_tables.ipynb #take01
+@patch
+def take(self:TokenTable,
+    ids:torch.Tensor # (...) token ids
+) -> torch.Tensor: # (..., w)
+    "Rows of tokens"
+    return self.rows[ids]
+
 # %% ../nbs/21_tables.ipynb #c013
 @patch
 def project(self:TokenTable,

@@ -107,6 +107,7 @@ def marked(self:Reader,
     ids:np.ndarray # (N,) token ids
 ) -> np.ndarray:
     "(N,) bool: which ids carry a mark"
+    if getattr(self.tok, 'open', False): return np.ones(len(ids), bool)
     if not len(self.alive): return np.zeros(len(ids), bool)
     return (ids < len(self.alive)) & self.alive[np.minimum(ids, len(self.alive)-1)]
 

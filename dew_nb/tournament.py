@@ -7,7 +7,7 @@ __all__ = ['WIDTH', 'layer_normals', 'layer_contexts', 'sign_correlation', 'Sign
            'layer_weights', 'TournamentRule', 'project_tokens']
 
 # %% ../nbs/26_tournament.ipynb #c002
-import math
+import hmac, math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -39,13 +39,14 @@ def layer_normals(
 # %% ../nbs/26_tournament.ipynb #c009
 def layer_contexts(
     c:torch.Tensor, # (N, d_C) unit contexts
-    M:torch.Tensor, # (layers, d_C, n)
-    a:torch.Tensor # (layers, order-1, d_C)
+    M:torch.Tensor, # (layers, d_C, n), or (N, layers, d_C, n): each context has its own
+    a:torch.Tensor # (layers, order-1, d_C), or (N, layers, order-1, d_C)
 ) -> torch.Tensor:
     "(N, layers, n) what a token is multiplied with in each layer, hyperplanes folded into its sign"
-    q = torch.einsum('nd,ldk->nlk', c, M)
-    if not a.shape[1]: return q
-    side = torch.einsum('nd,lrd->nlr', c, a) > 0
+    own = 'n' if M.ndim == 4 else ''
+    q = torch.einsum(f'nd,{own}ldk->nlk', c, M)
+    if not a.shape[-2]: return q
+    side = torch.einsum(f'nd,{own}lrd->nlr', c, a) > 0
     return q*(1 - 2*(side.sum(-1) % 2))[...,None]
 
 # %% ../nbs/26_tournament.ipynb #c012
@@ -139,14 +140,16 @@ class TournamentRule:
     "Thirty keyed, smooth coin tosses a step"
     config: DEWConfig # the choices
     table: TokenTable # (V, n) projected unit token rows
-    M: torch.Tensor # (layers, d_C, n)
-    a: torch.Tensor # (layers, order-1, d_C)
+    M: torch.Tensor # (keys*layers, d_C, n)
+    a: torch.Tensor # (keys*layers, order-1, d_C)
     last = True # it acts after temperature, top-k and top-p
     repeats = 'window' # what counts once in a text
     scale = 1. # the largest score
     lean = .009 # what a key may lean towards a kind of text, in standard deviations of one score
     @cached_property
-    def weights(self) -> torch.Tensor: return layer_weights(len(self.M)).to(self.M)
+    def weights(self) -> torch.Tensor: return layer_weights(len(self.M)//self.keys).to(self.M)
+    @property
+    def keys(self) -> int: return self.config.keys
     @property
     def kernel(self) -> SignKernel: return SignKernel(self.config.order)
     @cached_property
@@ -196,17 +199,23 @@ def make(cls:TournamentRule,
     "The rule under a key"
     n = config.n or WIDTH
     rows = project_tokens(key, tokens, n, dtype, device)
-    M, a = (x.to(rows.device) for x in layer_normals(key, config.layers, config.order, d_C, n))
+    normals = [layer_normals(k, config.layers, config.order, d_C, n) for k in key.split(config.keys)]
+    M, a = (torch.cat(x).to(rows.device) for x in zip(*normals))
     meta = dict(meta or {}, key=key.fingerprint, d_C=d_C)
     return cls(config, TokenTable(rows, torch.empty(d_C, 0), n, False, meta), M, a)
 
 # %% ../nbs/26_tournament.ipynb #c035
 @patch
 def project(self:TournamentRule,
-    c:torch.Tensor # (N, d_C) unit context vectors
+    c:torch.Tensor, # (N, d_C) unit context vectors
+    subkeys:torch.Tensor|int|None=None # (N,) sub-key of each, or one for all; None: there is only one
 ) -> torch.Tensor:
     "(N, layers, n) contexts under the key"
-    return layer_contexts(c.to(self.M), self.M, self.a)
+    if self.keys == 1: return layer_contexts(c.to(self.M), self.M, self.a)
+    if subkeys is None: raise ValueError(
+        f'this rule has {self.keys} sub-keys: say which to project under, subkeys=0 or one for each row')
+    M, a = (x.unflatten(0, (self.keys, -1))[subkeys] for x in (self.M, self.a))
+    return layer_contexts(c.to(M), M, a)
 
 # %% ../nbs/26_tournament.ipynb #c036
 @patch
@@ -214,7 +223,14 @@ def rows(self:TournamentRule,
     ids:torch.Tensor # (...) token ids
 ) -> torch.Tensor:
     "(..., n) tokens under the key"
-    return self.table.rows[ids]
+    return self.table.take(ids)
+
+# %% ../nbs/26_tournament.ipynb #s750b796b
+@patch
+def _inside(self:TournamentRule, ids):
+    "(..., n) tokens under the key in float32; 0 for ids beyond the table"
+    inside = (ids >= 0) & (ids < len(self.table))
+    return self.rows(ids.clamp(0, len(self.table)-1)).float()*inside[...,None]
 
 # %% ../nbs/26_tournament.ipynb #c037
 @patch
@@ -224,9 +240,7 @@ def bits(self:TournamentRule,
 ) -> torch.Tensor:
     "(B, layers, m) or (B, layers, V): -1, 0 or 1"
     if ids is None: return torch.sign(q @ self.table.rows.float().T)
-    inside = (ids >= 0) & (ids < len(self.table))
-    t = self.rows(ids.clamp(0, len(self.table)-1)).float()*inside[...,None]
-    return torch.sign(q @ t.transpose(-1, -2))
+    return torch.sign(q @ self._inside(ids).transpose(-1, -2))
 
 # %% ../nbs/26_tournament.ipynb #c038
 @patch
@@ -242,15 +256,15 @@ def score(self:TournamentRule,
 def insert(self:TournamentRule,
     logits:torch.Tensor, # (B, V') after temperature, top-k and top-p
     q:torch.Tensor, # (B, layers, n) contexts from `project`
-    full:torch.Tensor|None=None # (B,) rows to mark, the others stay; None: all
+    full:torch.Tensor|None=None # (B,) rows to mark, or (B, V') which tokens of them; None: all
 ) -> torch.Tensor:
     "Logarithms of the probabilities after the tournament"
     p = logits.float().softmax(-1)
-    on = 1. if full is None else full.to(p.device)[:,None,None]
+    on = p.new_ones(1, 1) if full is None else full.to(p).reshape(len(p), -1)
     if self.config.candidates == 'all':
         beta = self.bits(q).to(p.device)
         beta = torch.nn.functional.pad(beta, (0, max(0, p.shape[1]-beta.shape[2])))[..., :p.shape[1]]
-        return tournament(p, beta*on).log().to(logits.dtype)
+        return tournament(p, beta*on[:,None]).log().to(logits.dtype)
     return self._among_likeliest(p, q, on).log().to(logits.dtype)
 
 # %% ../nbs/26_tournament.ipynb #c040
@@ -258,10 +272,39 @@ def insert(self:TournamentRule,
 def _among_likeliest(self:TournamentRule, p, q, on):
     "The tournament of the m likeliest tokens; the others have no bit and go through it as one lump"
     few, ids = p.topk(min(self.config.m, p.shape[1]), dim=1)
-    beta = self.bits(q, ids.to(q.device)).to(p.device)*on
+    if on.shape[1] > 1: on = on.gather(1, ids)
+    beta = self.bits(q, ids.to(q.device)).to(p.device)*on[:,None]
     lump = (1 - few.sum(1, keepdim=True)).clamp_min(0)
     new = tournament(torch.cat([few, lump], 1), torch.nn.functional.pad(beta, (0, 1)))
     return (p*(new[:,-1:]/lump.clamp_min(1e-30))).scatter(1, ids, new[:,:-1])
+
+# %% ../nbs/26_tournament.ipynb #s00132c4d
+@patch
+def score_all(self:TournamentRule,
+    c:torch.Tensor, # (N, d_C) unit context vectors
+    ids:torch.Tensor, # (N,) the tokens that follow
+    budget:int=1 << 23 # numbers of outer products at a time
+) -> torch.Tensor:
+    "(N, keys) score of each position under every sub-key"
+    M, a, out = self.M.flatten(1).T, self.a.flatten(0, 1).T, [self.M.new_zeros(0, self.keys)]
+    step = max(1, budget//len(M))
+    for i in range(0, len(ids), step):
+        t, u = self._inside(ids[i:i+step]), c[i:i+step].to(self.M)
+        beta = torch.sign((u[:,:,None]*t[:,None]).flatten(1) @ M)
+        side = (u @ a > 0).unflatten(1, self.a.shape[:2])
+        beta = beta*(1 - 2*(side.sum(-1) % 2))
+        out.append(beta.unflatten(1, (self.keys, -1)) @ self.weights)
+    return torch.cat(out)
+
+# %% ../nbs/26_tournament.ipynb #sc05d3f03
+@patch
+def draw(self:TournamentRule,
+    names:list # strings, one for each text
+) -> list:
+    "The sub-key of each text"
+    secret = self.M[:1].float().cpu().numpy().tobytes()
+    mac = lambda s: hmac.digest(secret, s.encode('utf-8', 'replace'), 'sha256')
+    return [int.from_bytes(mac(s)[:8], 'big') % self.keys for s in names]
 
 # %% ../nbs/26_tournament.ipynb #c046
 @patch

@@ -27,7 +27,7 @@ def enough_tokens(
     "Scored tokens with which a marked text would be found, in tens"
     z = lambda p: -NormalDist().inv_cdf(p)
     if config.rule not in EFFECT: return None
-    d = EFFECT[config.rule](config)
+    d, alpha = EFFECT[config.rule](config), 1 - (1-alpha)**(1/config.keys)
     return 10*math.ceil(((z(alpha) + z(1-power))/d)**2/10) if d else None
 
 # %% ../nbs/39_verdicts.ipynb #c014
@@ -275,7 +275,7 @@ def detector_info(
         rule=c.rule, config=c.digest, window=c.k, lam=None if c.rule == 'tournament' else c.lam,
         host=meta.get('host'), donor=meta.get('donor'), tokenizer=meta.get('tokenizer_digest', '')[:16],
         encoder=None if own or c.hashed else meta.get('encoder'), key=meta.get('key'),
-        null=c.null, calibration=bool(meta.get('calibration')), alpha=alpha,
+        keys=c.keys, null=c.null, calibration=bool(meta.get('calibration')), alpha=alpha,
         enough=enough_tokens(c, alpha))
 
 # %% ../nbs/39_verdicts.ipynb #c061
@@ -295,6 +295,7 @@ def info_text(
         'the null over keys' if d['null'] == 'key' else 'the paper\'s i.i.d. test')
     host = f'{d["host"]} (tokenizer {d["tokenizer"]})'
     enough = f'about {d["enough"]} scored tokens at level {d["alpha"]:g}' if d['enough'] else 'unknown'
-    rows = dict(file=f'{d["file"]}, {d["megabytes"]} MB', key=f'{d["key"]} (fingerprint)', rule=rule,
+    many = f', {d["keys"]} sub-keys' if d['keys'] > 1 else ''
+    rows = dict(file=f'{d["file"]}, {d["megabytes"]} MB', key=f'{d["key"]} (fingerprint){many}', rule=rule,
         host=host, window=f'{d["window"]} tokens', needs=needs, enough=enough) | {'p-values': null}
     return '\n'.join(f'{k:<9} {v}' for k,v in rows.items()) + '\n' + CAN

@@ -8,6 +8,7 @@ __all__ = ['shade', 'full_colour', 'shaded_text', 'running_mean', 'verdict_html'
 
 # %% ../nbs/32_views.ipynb #c002
 import html, math
+from statistics import NormalDist
 
 # %% ../nbs/32_views.ipynb #c003
 import numpy as np
@@ -74,7 +75,8 @@ def running_mean(
     s = r.token_scores[r.counted]
     if len(s) < 2: return ''
     L = np.arange(1, len(s)+1)
-    mean, line = np.cumsum(s)/L, r.expected + 2.326*r.sd*np.sqrt(len(s)/L)
+    z = NormalDist().inv_cdf(.99**(1/r.keys))
+    mean, line = np.cumsum(s)/L, r.expected + z*r.sd*np.sqrt(len(s)/L)
     top = min(r.lam, 1.3*max(np.abs(mean[len(s)//3:]).max(), line[len(s)//2:].max()))
     step = max(1, len(s)//400)
     x = 40 + (w-50)*L[::step]/len(s)
@@ -107,6 +109,7 @@ def result_html(
             f'<b>p</b> {r.p_value:.2g} &nbsp; '
             f'<b>tokens</b> {r.n_tokens:,}, {r.n_scored:,} scored, worth {r.l_eff:,.0f}')
     if r.key: head += f' &nbsp; <b>key</b> {html.escape(r.key)}'
+    if r.subkey is not None: head += f', sub-key {r.subkey} of {r.keys}'
     box = f'<div style="margin:.5em 0;max-height:24em;overflow:auto">{shaded_text(r, limit)}</div>'
     return ('<div class="dew-result" style="max-width:46em;line-height:1.6">'
             f'<div style="font-size:90%">{head}</div>{box}{running_mean(r)}</div>')

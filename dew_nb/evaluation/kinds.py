@@ -6,13 +6,19 @@
 from __future__ import annotations
 import difflib, importlib, inspect
 from typing import Iterable
+from weakref import WeakValueDictionary
+from fastcore.meta import delegates
 from .attacks import Attack, Compose, NoAttack, WordDeletion
 from .characters import EDITS, CharacterEdit
+from .edits import (CopyPaste, SentenceShuffle, Truncation,
+                                     Typos, WordSwaps)
 from .translation import RoundTrip, Translate
 from .registry import SCHEMES
+from ..hosts import load_host
 
 # %% auto #0
-__all__ = ['ATTACKS', 'check_names', 'find_scheme', 'options_of', 'takes_any', 'chat_client', 'find_attack', 'make_attack']
+__all__ = ['ATTACKS', 'check_names', 'find_scheme', 'options_of', 'takes_any', 'local_model', 'chat_client', 'find_attack',
+           'make_attack']
 
 # %% ../../nbs/evaluation/64_kinds.ipynb #c005
 def check_names(
@@ -45,7 +51,8 @@ def find_scheme(
     "The class of a scheme"
     if ':' not in kind:
         check_names([kind], SCHEMES, 'kind of a scheme')
-        return SCHEMES[kind]
+        kind = SCHEMES[kind]
+    if isinstance(kind, type): return kind
     cls = _import_named(kind, 'Scheme', SCHEMES)
     scores = hasattr(cls, 'score') or hasattr(cls, 'measure')
     if not isinstance(cls, type) or not scores: raise ValueError(
@@ -91,30 +98,50 @@ def _round_trip(host, cache, there, back, beam_size=1):
     return RoundTrip(one_way(there), one_way(back))
 
 # %% ../../nbs/evaluation/64_kinds.ipynb #c027
-def chat_client(cache, base_url, model, api_key_env=None, concurrency=8,
-                temperature=0., timeout=60., max_tokens=None):
-    "A chat server, from the options of a study"
-    from dew_nb.evaluation.chat import ChatClient
+_loaded = WeakValueDictionary() # models that some attack holds, by name and device
+
+def local_model(
+    model:str, # an asset, a folder or a hub id
+    host=None, # the study's host, which may be the one
+):
+    "A model of this process by its name"
+    if host is not None and model in (host.name, str(host.source)): return host
+    device = host and host.device
+    key = model, str(device)
+    try: found = _loaded.get(key) or load_host(model, device)
+    except ValueError as e: raise ValueError(f'{e}. Without base_url a chat model is one of '
+        'this process; for one behind a server give base_url') from None
+    _loaded[key] = found
+    return found
+
+# %% ../../nbs/evaluation/64_kinds.ipynb #0b6718f1
+def chat_client(cache, model, base_url=None, api_key_env=None, concurrency=8,
+                temperature=0., timeout=60., max_tokens=None, batch_size=None, host=None):
+    "A chat model, from the options of a study: behind a server, or of this process"
     more = dict(max_tokens=max_tokens) if max_tokens else {}
+    if base_url is None:
+        from dew_nb.evaluation.localchat import LocalChat
+        if api_key_env: raise ValueError(f'api_key_env is {api_key_env!r} and there is no '
+                                         'base_url: where shall the key be sent?')
+        return LocalChat(local_model(model, host), batch_size, temperature=temperature,
+                         cache=cache, **more)
+    from dew_nb.evaluation.chat import ChatClient
     return ChatClient(base_url, model, api_key_env, concurrency, cache=cache,
                       timeout=timeout, temperature=temperature, **more)
 
 # %% ../../nbs/evaluation/64_kinds.ipynb #c029
-def _paraphrase(host, cache, base_url, model, api_key_env=None, concurrency=8,
-                temperature=0., timeout=60., max_tokens=None,
-                on_refused='raise'):
+@delegates(chat_client, but='host')
+def _paraphrase(host, cache, model, on_refused='raise', **kwargs):
     from dew_nb.evaluation.rewriting import ChatParaphrase
-    chat = chat_client(cache, base_url, model, api_key_env, concurrency,
-                       temperature, timeout, max_tokens)
+    chat = chat_client(cache, model, host=host, **kwargs)
     return ChatParaphrase(chat, on_refused=on_refused)
 
 # %% ../../nbs/evaluation/64_kinds.ipynb #c030
-def _chat_translate(host, cache, base_url, model, target, source='English',
-                    api_key_env=None, concurrency=8, temperature=0.,
-                    timeout=60., max_tokens=None, on_refused='raise'):
+@delegates(chat_client, but='host')
+def _chat_translate(host, cache, model, target, source='English',
+                    on_refused='raise', **kwargs):
     from dew_nb.evaluation.rewriting import ChatTranslate
-    chat = chat_client(cache, base_url, model, api_key_env, concurrency,
-                       temperature, timeout, max_tokens)
+    chat = chat_client(cache, model, host=host, **kwargs)
     return ChatTranslate(chat, target, source, on_refused=on_refused)
 
 # %% ../../nbs/evaluation/64_kinds.ipynb #c032
@@ -133,11 +160,19 @@ def _characters(edit):
     def make(host, cache, rate=1.): return CharacterEdit(edit, rate)
     return make
 
+# %% ../../nbs/evaluation/64_kinds.ipynb #edits-code
+def _typos(host, cache, rate=.1): return Typos(rate)
+def _swaps(host, cache, rate=.2): return WordSwaps(rate)
+def _shuffle(host, cache): return SentenceShuffle()
+def _truncate(host, cache, rate=.5): return Truncation(rate)
+def _copy_paste(host, cache, rate=.25): return CopyPaste(rate)
+
 # %% ../../nbs/evaluation/64_kinds.ipynb #c037
 ATTACKS = dict(
     none=_none, deletion=_deletion, synonyms=_synonyms, translate=_translate,
     round_trip=_round_trip, paraphrase=_paraphrase,
-    chat_translate=_chat_translate, dipper=_dipper,
+    chat_translate=_chat_translate, dipper=_dipper, typos=_typos, swaps=_swaps,
+    shuffle=_shuffle, truncate=_truncate, copy_paste=_copy_paste,
     **{k: _characters(k) for k in EDITS})
 
 # %% ../../nbs/evaluation/64_kinds.ipynb #c038

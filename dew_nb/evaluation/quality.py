@@ -10,12 +10,13 @@ from typing import Sequence
 
 # %% auto #0
 __all__ = ['JUDGE_PROMPT', 'JUDGE_QUERY', 'judge_queries', 'parse_verdict', 'pair_decisions', 'NetPreference',
-           'net_preference_score', 'word_ngrams', 'distinct_n', 'repetition', 'Similarity', 'similarity_to_unmarked']
+           'net_preference_score', 'spoiled', 'judge_trials', 'can_judge', 'word_ngrams', 'distinct_n', 'repetition',
+           'Similarity', 'similarity_to_unmarked']
 
 # %% ../../nbs/evaluation/55_quality.ipynb #f4e384ed
 import numpy as np
 from .attacks import embedding_similarity
-from .chat import ChatClient
+from .chat import Chat
 from .likelihood import bootstrap_interval, refuse_strings
 
 # %% ../../nbs/evaluation/55_quality.ipynb #fff2bfb3
@@ -101,7 +102,7 @@ def _count(answers, seed):
 
 # %% ../../nbs/evaluation/55_quality.ipynb #7f50c1e8
 def net_preference_score(
-    client:ChatClient, # the judge
+    client:Chat, # the judge: a `ChatClient`, or a `LocalChat`
     prompts:Sequence[str], # what the completions continue
     candidates:Sequence[str], # marked completions
     references:Sequence[str], # unmarked completions of the same prompts
@@ -117,6 +118,42 @@ def net_preference_score(
     asked = (judge_queries(prompts, candidates, references)
              + judge_queries(prompts, references, candidates))
     return _count(client.ask(asked, system=JUDGE_PROMPT, on_error=on_error), seed)
+
+# %% ../../nbs/evaluation/55_quality.ipynb #68adb724
+def spoiled(
+    texts:Sequence[str], # good ones
+    seed:int=0, # of the shuffling
+    keep:float=.25, # share of the words that a truncated text keeps
+) -> dict[str, list[str]]:
+    "Texts with their words shuffled, and texts that break off"
+    rng, words = np.random.default_rng(seed), [t.split() for t in texts]
+    shuffled = [' '.join(rng.permutation(w)) if w else '' for w in words]
+    truncated = [' '.join(w[:max(int(keep * len(w)), 1)]) for w in words]
+    return dict(shuffled=shuffled, truncated=truncated)
+
+# %% ../../nbs/evaluation/55_quality.ipynb #fe96c8c1
+def judge_trials(
+    client:Chat, # the judge
+    prompts:Sequence[str], # what the texts continue
+    texts:Sequence[str], # good ones, such as people's
+    worse:dict[str, Sequence[str]]|None=None, # names to texts after the same prompts, plainly worse
+    seed:int=0, # of the shuffling and of the bootstrap
+    on_error:str='none', # as for `net_preference_score`
+) -> dict[str, NetPreference]: # near +1 if the judge can judge
+    "How a judge does on pairs whose answer is known"
+    pairs = spoiled(texts, seed) | dict(worse or {})
+    return {name: net_preference_score(client, prompts, texts, other, seed, on_error)
+            for name,other in pairs.items()}
+
+# %% ../../nbs/evaluation/55_quality.ipynb #acddca02
+def can_judge(
+    trials:dict[str, NetPreference], # from `judge_trials`
+    nearly:float=.9, # the score that shuffled and truncated texts must give
+) -> bool:
+    "Whether a judge's preferences may be believed"
+    own = 'shuffled', 'truncated'
+    return all(r.nps >= nearly if name in own else r.interval[0] > 0
+               for name,r in trials.items())
 
 # %% ../../nbs/evaluation/55_quality.ipynb #86369be9
 def word_ngrams(

@@ -17,7 +17,13 @@ from .synthid import SynthID
 
 # %% ../../nbs/evaluation/63_registry.ipynb #2e55cca5
 SCHEMES = dict(none=NoMark, human=Human, dew=DEWScheme, donor=DonorScheme,
-               agnostic=AgnosticScheme, kgw=KGW, unigram=Unigram, synthid=SynthID)
+    agnostic=AgnosticScheme, kgw=KGW, unigram=Unigram, synthid=SynthID,
+    exp='dew_nb.evaluation.gumbel:EXP',
+    dipmark='dew_nb.evaluation.reweighting:DiPmark',
+    unbiased='dew_nb.evaluation.reweighting:Unbiased',
+    morphmark='dew_nb.evaluation.morphmark:MorphMark',
+    sir='dew_nb.evaluation.sir:SIR', xsir='dew_nb.evaluation.sir:XSIR',
+    semstamp='dew_nb.evaluation.semstamp:KSemStamp')
 
 # %% ../../nbs/evaluation/63_registry.ipynb #a0d7781b
 def _own_params(cls):

@@ -73,7 +73,6 @@ def _same_key(under, scheme, host, encoder, negatives):
         out.setdefault(a, {})[k] = x.to_numpy()
     return out
 
-# %% ../../nbs/evaluation/69_results.ipynb #f3053172
 def _key_rates(marked, whole, attacked, fprs):
     "(measure, nominal, seed, value) by thresholds under the key of each seed"
     for name,null in (('tpr_key', whole), ('tpr_matched_key', attacked)):

@@ -4,18 +4,22 @@
 
 # %% ../../nbs/evaluation/54_rewriting.ipynb #d868dfa2
 from __future__ import annotations
+import re
 from pathlib import Path
+from typing import Sequence
 
 # %% auto #0
-__all__ = ['PARAPHRASE_PROMPT', 'TRANSLATE_PROMPT', 'DIPPER_MODEL', 'DIPPER_TOKENIZER', 'ChatRewrite', 'ChatParaphrase',
-           'ChatTranslate', 'dipper_input', 'sentence_windows', 'Dipper']
+__all__ = ['PARAPHRASE_PROMPT', 'TRANSLATE_PROMPT', 'REFUSES', 'COMMENTS', 'FUNCTION_WORDS', 'DIPPER_MODEL', 'DIPPER_TOKENIZER',
+           'ChatRewrite', 'ChatParaphrase', 'ChatTranslate', 'begins_with', 'language_of', 'rewrite_checks',
+           'count_faults', 'dipper_input', 'sentence_windows', 'Dipper']
 
 # %% ../../nbs/evaluation/54_rewriting.ipynb #aba28a9d
+import numpy as np
 import torch
 from fastcore.basics import patch
 from transformers import LogitsProcessorList
-from .attacks import BaseAttack, split_sentences
-from .chat import ChatClient
+from .attacks import BaseAttack, edit_rate, split_sentences
+from .chat import Chat
 from .sampling import SeededSampler
 
 # %% ../../nbs/evaluation/54_rewriting.ipynb #6dd9624d
@@ -36,26 +40,28 @@ TRANSLATE_PROMPT = (
 class ChatRewrite(BaseAttack):
     "Sends each text to a chat model under one system prompt"
     def __init__(self,
-        client:ChatClient, # the server to ask
+        client:Chat, # whom to ask: a `ChatClient`, or a `LocalChat`
         prompt:str, # the system prompt
         name:str='chat', # for tables
         on_refused:str='raise', # 'empty': a text that the server refuses comes back empty
+        language:str|None=None, # that the answers should have; None: any
         **kwargs, # `cache`, `on_empty`, `progress`
     ):
-        if not isinstance(client, ChatClient): raise TypeError(
-            f'client is {type(client).__name__}: expected ChatClient(base_url, model)')
+        if not isinstance(client, Chat): raise TypeError(f'client is {type(client).__name__}: '
+            'expected ChatClient(base_url, model) or LocalChat(host)')
         if not prompt.strip():
             raise ValueError('prompt is empty: say what to do with a text')
         if on_refused not in ('raise', 'empty'): raise ValueError(
             f'on_refused is {on_refused!r}: expected "raise" or "empty"')
         self.client, self.prompt, self.on_refused = client, prompt, on_refused
+        self.language = language
+        self.chunk = max(self.chunk, getattr(client, 'batch_size', 0)) # a local model's batch
         super().__init__(name, **kwargs)
 
 # %% ../../nbs/evaluation/54_rewriting.ipynb #8cb513f5
 @patch
 def settings(self:ChatRewrite) -> dict:
-    c = self.client
-    same = dict(server=c.base_url, model=c.model, params=c.params, prompt=self.prompt)
+    same = self.client.identity | dict(prompt=self.prompt)
     return same | (dict(on_refused='empty') if self.on_refused == 'empty' else {})
 
 # %% ../../nbs/evaluation/54_rewriting.ipynb #6bc5a112
@@ -70,15 +76,17 @@ def attack(self:ChatRewrite, texts, seeds):
 class ChatParaphrase(ChatRewrite):
     "The paper's paraphrasing attack"
     def __init__(self,
-        client:ChatClient, # the server to ask
+        client:Chat, # whom to ask
         **kwargs, # `name`, `on_refused`, `cache`, `on_empty`, `progress`
-    ): super().__init__(client, PARAPHRASE_PROMPT, **{'name': 'paraphrase', **kwargs})
+    ):
+        usual = dict(name='paraphrase', language='English')
+        super().__init__(client, PARAPHRASE_PROMPT, **usual | kwargs)
 
 # %% ../../nbs/evaluation/54_rewriting.ipynb #870dc55b
 class ChatTranslate(ChatRewrite):
     "The paper's translation attack"
     def __init__(self,
-        client:ChatClient, # the server to ask
+        client:Chat, # whom to ask
         target:str, # a language, like 'German' or 'French'
         source:str='English', # the language of the texts
         **kwargs, # `name`, `on_refused`, `cache`, `on_empty`, `progress`
@@ -86,7 +94,75 @@ class ChatTranslate(ChatRewrite):
         if not target.strip() or not source.strip(): raise ValueError(
             f'target is {target!r}, source {source!r}: expected languages, like "French"')
         prompt = TRANSLATE_PROMPT.format(source=source, target=target)
-        super().__init__(client, prompt, **{'name': f'translate-{target}'.lower(), **kwargs})
+        usual = dict(name=f'translate-{target}'.lower(), language=target)
+        super().__init__(client, prompt, **usual | kwargs)
+
+# %% ../../nbs/evaluation/54_rewriting.ipynb #ec0ce899
+REFUSES = re.compile(r"\W*(i['’]?m (very )?sorry|i am sorry|sorry,|i can(not|['’]t) (help|assist|"
+    r"fulfil|provide|paraphrase|translate|do)|i['’]?m unable|i am unable|as an ai\b)", re.I)
+COMMENTS = re.compile(r"\W*(sure\b|certainly\b|of course\b|here(['’]s| is| are) (the|a|your|my)\b|"
+    r"(the )?(paraphrased?|translated|translation|rewritten)\b[^.\n]{0,40}:)", re.I)
+
+def begins_with(
+    pattern:re.Pattern, # such as `REFUSES`
+    before:Sequence[str], # texts
+    after:Sequence[str], # what became of them
+) -> np.ndarray: # (N,) bool
+    "Whether texts begin in a way in which they did not before"
+    return np.array([bool(pattern.match(a)) and not pattern.match(b)
+                     for b,a in zip(before, after)], bool)
+
+# %% ../../nbs/evaluation/54_rewriting.ipynb #e1286640
+FUNCTION_WORDS = dict(
+    English='the and of to is was that it with for this in are as be on have not'.split(),
+    German='der die das und ist nicht ein eine zu mit den von es im auf sich dem'.split(),
+    French='le la les et est un une des que dans pour il du qui pas au sur'.split())
+
+def language_of(
+    text:str, # any text
+) -> str|None: # a key of `FUNCTION_WORDS`; None: can't be told
+    "The language whose function words a text has most of"
+    words = re.findall(r'[^\W\d_]+', text.lower())
+    share = {l: sum(w in f for w in words) / max(len(words), 1)
+             for l,f in FUNCTION_WORDS.items()}
+    best, second = sorted(share, key=share.get, reverse=True)[:2]
+    return best if share[best] > max(.08, 1.5 * share[second]) else None
+
+# %% ../../nbs/evaluation/54_rewriting.ipynb #2c02d55d
+def rewrite_checks(
+    before:Sequence[str], # texts
+    after:Sequence[str], # what a rewriter made of them
+    language:str|None=None, # that they should have now; None, or one not known: not looked at
+    longest:float=2., # more than so many times the words, or fewer than one in so many, is odd
+) -> dict[str, np.ndarray]: # a column of bool for each fault
+    "What is wrong with answers that should be rewritings"
+    words = lambda ts: np.array([len(t.split()) for t in ts], float)
+    ratio = words(after) / np.maximum(words(before), 1)
+    known = language in FUNCTION_WORDS
+    other = [known and language_of(t) not in (None, language) for t in after]
+    return dict(refused=begins_with(REFUSES, before, after),
+        comment=begins_with(COMMENTS, before, after),
+        copied=np.array([edit_rate(b, a) < .05 for b,a in zip(before, after)], bool),
+        odd_length=(ratio > longest) | (ratio < 1 / longest),
+        other_language=np.array(other, bool))
+
+# %% ../../nbs/evaluation/54_rewriting.ipynb #b1df97a3
+def count_faults(
+    checks:dict, # from `rewrite_checks`
+) -> dict[str, int]:
+    "How many texts have each fault, how many have none, and how many there are"
+    some = np.any(list(checks.values()), 0)
+    counts = {k: int(v.sum()) for k,v in checks.items()}
+    return counts | dict(fine=int((~some).sum()), texts=len(some))
+
+# %% ../../nbs/evaluation/54_rewriting.ipynb #4a7e24c9
+@patch
+def checks(self:ChatRewrite,
+    before:Sequence[str], # texts
+    after:Sequence[str], # what this attack made of them
+) -> dict[str, np.ndarray]:
+    "What is wrong with the answers, as `rewrite_checks`"
+    return rewrite_checks(before, after, self.language)
 
 # %% ../../nbs/evaluation/54_rewriting.ipynb #4c902cc8
 DIPPER_MODEL = 'kalpeshk2011/dipper-paraphraser-xxl'

@@ -154,9 +154,10 @@ def _similarity(unit, to, place, encoder):
     return Unit('similarity', spec, unit.labels | dict(judge=encoder), work, unit)
 
 # %% ../../nbs/evaluation/68_runner.ipynb #f879900d
-def _preference(unit, to, judge):
+def _preference(unit, to, judge, place):
     "A chat model's choice; the model counts, not where it is served"
     same = {k: judge[k] for k in ('model', 'temperature', 'max_tokens')}
+    if not judge['base_url']: same['digest'] = place.bench.host(judge['model']).digest
     spec = dict(of=unit.id, to=to.id, judge=same)
     labels = unit.labels | dict(judge=judge['model'])
     return Unit('preference', spec, labels, dict(judge=judge, to=to), unit)
@@ -168,7 +169,8 @@ def _about(unit, to, study, place):
         yield _quality(unit, place, judge)
     if unit is to: return
     if study.encoders: yield _similarity(unit, to, place, study.encoders[0])
-    for judge in study.quality['preference']: yield _preference(unit, to, judge)
+    for judge in study.quality['preference']: 
+        yield _preference(unit, to, judge, place)
 
 # %% ../../nbs/evaluation/68_runner.ipynb #386b80f5
 def _places(study, bench, rows, host, part):

@@ -8,7 +8,7 @@ from typing import Callable, Sequence
 
 # %% auto #0
 __all__ = ['SPLITMIX_STEP', 'SPLITMIX_FACTORS', 'as_int64', 'shift_right', 'splitmix', 'hash_uniform', 'hash_gumbel',
-           'keep_top_k', 'keep_nucleus', 'SeededSampler', 'pad_ids', 'processors_for', 'complete']
+           'keep_top_k', 'keep_nucleus', 'SeededSampler', 'pad_ids', 'processors_for', 'complete', 'continue_ids']
 
 # %% ../../nbs/evaluation/42_sampling.ipynb #c003
 import torch
@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
 from transformers import LogitsProcessor, LogitsProcessorList
 from .content import content_seed
+from ..insertion import ChatPrompt
 
 # %% ../../nbs/evaluation/42_sampling.ipynb #c007
 def as_int64(
@@ -170,27 +171,35 @@ def complete(
 ) -> list[str]: # the continuations only
     "Sampled continuations, each with random numbers of its own"
     _check_prompts(prompts, batch_size)
-    ids, out = [host.tokenizer(p)['input_ids'] for p in prompts], [None] * len(prompts)
+    add = lambda p: not isinstance(p, ChatPrompt) # a chat template writes special tokens itself
+    ids = [host.tokenizer(p, add_special_tokens=add(p))['input_ids'] for p in prompts]
+    out = [None] * len(prompts)
     by_length = sorted(range(len(prompts)), key=lambda i: len(ids[i]))
     for start in tqdm(range(0, len(ids), batch_size), disable=not progress, desc='completions'):
         batch = by_length[start:start+batch_size]
         seeds = [content_seed('complete', seed, prompts[i]) for i in batch]
-        new = _continue(host, [ids[i] for i in batch], processor,
+        new = continue_ids(host, [ids[i] for i in batch], processor,
             SeededSampler(seeds, temperature, top_p, top_k), max_new_tokens=max_new_tokens,
             min_new_tokens=min_new_tokens, no_repeat_ngram_size=no_repeat_ngram_size)
         for i,text in zip(batch, new): out[i] = text
     return out
 
 # %% ../../nbs/evaluation/42_sampling.ipynb #c043
-def _continue(host, ids, processor, sampler, **kwargs):
+def continue_ids(
+    host, # `.model` and `.tokenizer`
+    ids:Sequence[Sequence[int]], # token ids, one row a prompt
+    processor:LogitsProcessor|Callable|None=None, # as for `complete`
+    sampler:SeededSampler|None=None, # None: the likeliest tokens
+    **kwargs, # for `generate`
+) -> list[str]: # what comes after each row
     "What the host writes after each row of token ids, as text"
     tok, model = host.tokenizer, host.model
     pad = next(i for i in (tok.pad_token_id, tok.eos_token_id, 0) if i is not None)
     x, mask = pad_ids(ids, pad, device=model.device)
     width = x.shape[1]
-    steps = LogitsProcessorList([*processors_for(processor, width), sampler])
+    steps = processors_for(processor, width) + ([sampler] if sampler else [])
     greedy = dict(do_sample=False, num_beams=1, temperature=None, top_p=None, top_k=None)
     y = model.generate(input_ids=x, attention_mask=mask, pad_token_id=pad,
-                       logits_processor=steps, **greedy, **kwargs)
+                       logits_processor=LogitsProcessorList(steps), **greedy, **kwargs)
     return tok.batch_decode(y[:, width:], skip_special_tokens=True,
                             clean_up_tokenization_spaces=False)

@@ -192,12 +192,11 @@ def _with_defaults(given, name):
 
 # %% ../../nbs/evaluation/65_studies.ipynb #68659366
 def _judge(given):
-    "A chat server that compares texts, with all its options"
+    "A chat model that compares texts, with all its options"
     known = options_of(chat_client)
     check_names(given, known, 'preference of [quality]')
-    for k in ('base_url', 'model'):
-        if k not in given: raise ValueError(
-            f'preference of [quality] has no {k}: expected {k} = "..."')
+    if 'model' not in given: raise ValueError(
+        'preference of [quality] has no model: expected model = "..."')
     defaults = inspect.signature(chat_client).parameters
     return {k: defaults[k].default for k in known} | given
 
