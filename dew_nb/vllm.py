@@ -84,6 +84,8 @@ def load_scheme(
     if choices['mode'] in HASHED or getattr(space, 'needs_encoder', True):
         raise ValueError(f'{path} asks an encoder at each step, and a server has no time for that: '
             "build it with DEWConfig.preset('tournament'), or another config with contexts='compiled'")
+    if choices.get('keys', 1) > 1: raise ValueError(f'{path} has {choices["keys"]} sub-keys, of which '
+        'a server draws none yet: build the scheme with keys=1')
     return Detector.load(path, device=device).scheme
 
 # %% ../nbs/81_vllm.ipynb #c018

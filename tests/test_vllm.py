@@ -3,6 +3,7 @@ import random
 import subprocess
 import sys
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from enum import Enum
 from types import ModuleType, SimpleNamespace
 
@@ -39,6 +40,11 @@ def files(wm, tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def markers(files): return {n: Marker(load_scheme(f)) for n,f in files.items()}
+
+
+def test_sub_keys_are_refused(wm, tmp_path):
+    many = DEW.build(load_host(), Letters(), KEYS['default'], replace(CONFIG, keys=2), progress=False)
+    with pytest.raises(ValueError, match='keys=1'): load_scheme(many.detector().save(tmp_path/'many.dew'))
 
 
 def transformers_law(scheme, tokens, logits, params):
