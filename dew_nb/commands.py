@@ -314,6 +314,9 @@ def _detect(argv) -> int:
     if args.out: return _detect_shards(args)
     dets = _load_detectors(args)
     if args.raw: dets = {k: d.read_as('raw') for k,d in dets.items()}
+    for f in args.file:
+        if f.endswith('.jsonl') and not args.jsonl: say(
+            f'{f} is read as one text: for a text in each line, add --jsonl FIELD', args.quiet)
     pairs = named_texts(args.file, args.text, args.jsonl, args.encoding)
     judge = judge_with(dets, args.alpha, args.scan)
     verdicts, rows, cards = _print_all(judgements(judge, pairs), args)

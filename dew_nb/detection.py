@@ -72,7 +72,7 @@ def to_dict(self:DetectionResult,
     names = 'score z p_value n_tokens n_scored l_eff expected sd null p_kind key'
     d = {k: getattr(self, k) for k in names.split()}
     d['undone'] = list(self.undone)
-    if self.keys > 1: d |= dict(keys=self.keys, subkey=self.subkey)
+    if self.keys > 1: d |= dict(subkeys=self.keys, subkey=self.subkey)
     if not tokens: return d
     scores = [None if math.isnan(x) else float(x) for x in self.token_scores]
     return d | dict(token_scores=scores, offsets=self.offsets.tolist())

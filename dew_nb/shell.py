@@ -173,8 +173,8 @@ def scheme_options(
     g.add_argument('--host', metavar='NAME',
         help='language model: an asset, a folder or a hub id (default: smollm2-135m)')
     g.add_argument('--encoder', metavar='NAME',
-        help='sentence encoder: an asset, a folder or a hub id (default: minilm)')
-    g.add_argument('--preset', choices=('tournament', 'calibrated', 'paper'),
+        help='sentence encoder: an asset, a folder or a hub id (default: minilm, or what the preset asks for)')
+    g.add_argument('--preset', choices=('tournament', 'multilingual', 'calibrated', 'paper'),
         help='named configuration (default: tournament)')
     g.add_argument('--lam', type=float, metavar='X',
         help='strength of the mark, of the presets calibrated and paper')
@@ -233,7 +233,7 @@ def read_config(
     from dew_nb.config import DEWConfig
     preset, changes = args.preset or 'tournament', {}
     if args.lam is not None: changes = dict(lam=args.lam)
-    if changes and preset == 'tournament': raise UsageError(
+    if changes and preset in ('tournament', 'multilingual'): raise UsageError(
         '--lam is the strength of other presets: add --preset calibrated or --preset paper')
     return DEWConfig.preset(preset, **changes)
 
@@ -248,7 +248,8 @@ def build_scheme(
     say('loading models …', args.quiet)
     from dew_nb import DEW, load_encoder, load_host
     host = load_host(args.host, device=args.device)
-    encoder = load_encoder(args.encoder, device=args.device)
+    own = 'use-multilingual' if config.contexts == 'words' else None
+    encoder = load_encoder(args.encoder or own, device=args.device)
     say(f'preparing the mark of key {key.fingerprint} for {host.name} '
         f'with {encoder.name} …', args.quiet)
     return DEW.build(host, encoder, key, config, progress=wants_bars(args.quiet))

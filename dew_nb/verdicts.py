@@ -27,7 +27,7 @@ def enough_tokens(
     "Scored tokens with which a marked text would be found, in tens"
     z = lambda p: -NormalDist().inv_cdf(p)
     if config.rule not in EFFECT: return None
-    d, alpha = EFFECT[config.rule](config), 1 - (1-alpha)**(1/config.keys)
+    d, alpha = EFFECT[config.rule](config), -math.expm1(math.log1p(-alpha)/config.keys)
     return 10*math.ceil(((z(alpha) + z(1-power))/d)**2/10) if d else None
 
 # %% ../nbs/39_verdicts.ipynb #c014
@@ -110,12 +110,16 @@ def of_error(cls:Judgement,
 def says(self:Judgement) -> str:
     "The verdict in a few words"
     if self.error: return f'error: {self.error}'
+    best = getattr(self.result, 'keys', 1)
+    looks = f' (best of {best} sub-keys)' if isinstance(best, int) and best > 1 else ''
+    if self.verdict == TOO_SHORT and len(self.result.text) > 40*(self.result.n_scored + 5):
+        return f'{TOO_SHORT} (this detector reads words, of languages that write blanks: it found few)'
     if self.verdict == TOO_SHORT and self.enough:
         return f'{TOO_SHORT} (about {self.enough} scored tokens would do)'
-    if not self.marked: return self.verdict
+    if not self.marked: return self.verdict + looks
     n = len(getattr(self.result, 'spans', []))
     where = f': {n} passage{"s"*(n > 1)}' if n else ''
-    return f'marked{where}' + (f' by {self.detector}' if self.detector else '')
+    return f'marked{where}{looks}' + (f' by {self.detector}' if self.detector else '')
 
 # %% ../nbs/39_verdicts.ipynb #c030
 HEADLINE = f'{"text":<28} {"scored":>7} {"z":>7} {"p-value":>8} {"key":<16}  verdict'
@@ -272,7 +276,7 @@ def detector_info(
     meta = load_artefact(path, 'detector')[1]
     c, own = DEWConfig(**meta['config']), 'compiled' == meta['config'].get('contexts')
     return dict(file=str(path), megabytes=round(Path(path).stat().st_size/1e6, 1),
-        rule=c.rule, config=c.digest, window=c.k, lam=None if c.rule == 'tournament' else c.lam,
+        rule=c.rule, contexts=c.contexts, config=c.digest, window=c.k, lam=None if c.rule == 'tournament' else c.lam,
         host=meta.get('host'), donor=meta.get('donor'), tokenizer=meta.get('tokenizer_digest', '')[:16],
         encoder=None if own or c.hashed else meta.get('encoder'), key=meta.get('key'),
         keys=c.keys, null=c.null, calibration=bool(meta.get('calibration')), alpha=alpha,
@@ -289,13 +293,15 @@ def info_text(
     d:dict # from `detector_info`
 ) -> str:
     "What a detector file is, in words"
-    rule = d['rule'] + ('' if d['lam'] is None else f', strength {d["lam"]:g}')
+    unit = 'words' if d['contexts'] == 'words' else 'tokens'
+    rule = d['rule'] + ' over words'*(unit == 'words') + ('' if d['lam'] is None else f', strength {d["lam"]:g}')
+    rule += f' (configuration {d["config"][:8]})'
     needs = f'the encoder {d["encoder"]}' if d['encoder'] else 'nothing else: no encoder, no model'
     null = 'the file\'s own calibration' if d['calibration'] else (
         'the null over keys' if d['null'] == 'key' else 'the paper\'s i.i.d. test')
-    host = f'{d["host"]} (tokenizer {d["tokenizer"]})'
-    enough = f'about {d["enough"]} scored tokens at level {d["alpha"]:g}' if d['enough'] else 'unknown'
+    host = f'{d["host"]} (tokenizer {d["tokenizer"]})' if unit == 'tokens' else 'any: words are read, not tokens'
+    enough = f'about {d["enough"]} scored {unit} at level {d["alpha"]:g}' if d['enough'] else 'unknown'
     many = f', {d["keys"]} sub-keys' if d['keys'] > 1 else ''
     rows = dict(file=f'{d["file"]}, {d["megabytes"]} MB', key=f'{d["key"]} (fingerprint){many}', rule=rule,
-        host=host, window=f'{d["window"]} tokens', needs=needs, enough=enough) | {'p-values': null}
+        host=host, window=f'{d["window"]} {unit}', needs=needs, enough=enough) | {'p-values': null}
     return '\n'.join(f'{k:<9} {v}' for k,v in rows.items()) + '\n' + CAN
