@@ -76,7 +76,10 @@ def study_file(folder, host, rate="[0.3]", name="tiny", seeds="[0, 1, 2]", more=
 
 def run_slowly(toml, out, slow, only, patience):
     "The command, for a process of its own; `slow` makes a unit long enough to be killed in. It says what it does itself"
+    from threading import RLock
+    from tqdm.auto import tqdm
     from dew_nb.evaluation import runner, units
+    tqdm.set_lock(RLock())                             # a fork's own: one that is killed would keep the lock of all
     torch.set_num_threads(1)
     write, do = units.as_bytes, runner.do_unit
     def slowly(x): time.sleep(.03); return write(x)
