@@ -14,9 +14,10 @@ covary over keys, so the learnt score of a pair is its mean likeness to the mark
 For every victim and n: how well the learnt score tells other texts of this key from those of another key; how many texts
 that a forger writes with lam*tanh(learnt/deviation) on the host's 64 likeliest tokens are accepted by the true detector; and
 what is left of marked texts when their best 30% of tokens, by the learnt score, are replaced with likely tokens that score low
-(beside as many replaced at random). With --host-known the marked pairs are weighted with 1 - the host's probability of the token.
+(beside as many replaced at random). The victim 'tournament, host known' is the tournament once more, for a learner who weights
+each pair with 1 - the host's probability of its token.
 
-One GPU: about ten minutes for all victims. Goes on where it stopped.
+One GPU, alone: some two minutes a victim. Goes on where it stopped, victim by victim.
 """
 import argparse, json, time
 from pathlib import Path

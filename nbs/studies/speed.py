@@ -118,7 +118,7 @@ def kernel_time(wm, V, batches, tokens=64, calls=200):
         mark, took = wm.processor(0), []
         for _ in range(calls):
             a, b = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            a.record(); mark.by_table(ids, logits) if mark.start is not None else mark(ids, logits); b.record()
+            a.record(); mark.by_table(ids, logits); b.record()
             torch.cuda.synchronize()
             took.append(a.elapsed_time(b))
         rows.append(dict(batch=B, ms=statistics.median(took)))
