@@ -153,9 +153,8 @@ class Host:
         dtype=None # a torch dtype; float32, but for large models on a GPU
     ):
         self.name, self.source, self.device = name, source, pick_device(device)
-        small = name in ASSETS and ASSETS[name].dtype == 'float16'
-        cpu = self.device.type == 'cpu'
-        self.dtype = dtype or (torch.float32 if small or cpu else 'auto')
+        plain = self.device.type == 'cpu' or name in ASSETS and ASSETS[name].dtype == 'float16'
+        self.dtype = dtype or (torch.float32 if plain else 'auto')
     def __repr__(self):
         return f'Host({self.name!r}, device={str(self.device)!r})'
     @cached_property

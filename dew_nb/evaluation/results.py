@@ -110,7 +110,8 @@ def _score_figures(results, fprs, statistic, negatives):
     check_names([statistic], [c for c in d if d[c].dtype.kind in 'fi'], 'statistic')
     key = ['scheme', 'host', 'encoder']
     d = d[[*key, 'source', 'attack', 'seed']].assign(score=d[statistic])
-    under = results.under_keys.assign(score=results.under_keys[statistic])
+    under = results.under_keys
+    under = under.assign(score=under[statistic])
     for of,g in d.groupby(key, sort=False):
         scores = _by_seed(g[g.source.isin([of[0], negatives])])
         null = _same_key(under, *of, negatives)
