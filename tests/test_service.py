@@ -316,7 +316,7 @@ def test_token(server):
 
 def test_a_signal_ends_it(server, made):
     "TERM: what is in flight is answered, the exit code is 0, the port is free at once, and the log has nothing of the texts"
-    many = dict(texts=made['texts']*20)
+    many = dict(texts=made['texts']*5)
     with ThreadPoolExecutor(1) as pool:
         last = pool.submit(lambda: server.post('/detect', json=many))
         wait_until(lambda: httpx.get(f'{server.url}/health').json()['in_flight'] == 1)
