@@ -7,14 +7,14 @@ import pytest
 import torch
 from scipy import stats
 
-from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_host
+from dew_nb import DEW, DEWConfig, Detector, SecretKey
 from dew_nb.calibration import NullCalibration
 from dew_nb.detection import measure
 from dew_nb.identification import identify
 from dew_nb.insertion import DEWLogitsProcessor, draw_subkeys, prompt_names
 from dew_nb.sources import reference_texts
 from dew_nb.verdicts import detector_info, info_text
-from quick import Letters
+from quick import Letters, quick_host
 
 KEY = SecretKey(b'an example key: never use this one')
 CONFIG = dict(rule='tournament', contexts='compiled', candidates='top_m', m=64, n=32, layers=12)
@@ -23,12 +23,12 @@ PROMPTS = ['The old harbour', 'To bake a good loaf of bread', 'Bread', 'Yesterda
 
 @pytest.fixture(scope='module')
 def wm():
-    return DEW.build(load_host(), Letters(), KEY, DEWConfig(**CONFIG, keys=16), progress=False)
+    return DEW.build(quick_host(), Letters(), KEY, DEWConfig(**CONFIG, keys=16), progress=False)
 
 
 @pytest.fixture(scope='module')
 def marked(wm):
-    return wm.generate(PROMPTS, max_new_tokens=48, seed=1)
+    return wm.generate(PROMPTS, max_new_tokens=64, seed=1)
 
 
 def test_one_key_is_what_it_was(wm):
@@ -48,7 +48,7 @@ def test_the_detector_finds_what_was_drawn(wm, marked):
     assert all(r.p_value < 1e-3 and r.keys == 16 for r in found)
     plain = wm.detector().detect(wm.generate(PROMPTS, max_new_tokens=48, seed=1, mark=False))
     assert not any(r.marked(.01) for r in plain)
-    other = wm.rekey(SecretKey(bytes(16))).detector().detect(marked)
+    other = wm.rekey(SecretKey(b'another key: never use this one')).detector().detect(marked)
     assert not any(r.marked(.01) for r in other)
 
 
@@ -64,7 +64,7 @@ def test_p_value_counts_all_looks(wm, marked):
 
 def test_generation_is_reproducible_whatever_the_batch(wm, marked, monkeypatch):
     "A text's sub-key goes by seed and prompt: not by batch size, order or padding"
-    assert wm.generate(PROMPTS, max_new_tokens=48, seed=1) == marked
+    assert wm.generate(PROMPTS, max_new_tokens=64, seed=1) == marked
     seen = []
     draw = type(wm.rule).draw
     monkeypatch.setattr(type(wm.rule), 'draw', lambda self, names: seen.append(draw(self, names)) or seen[-1])
@@ -208,5 +208,5 @@ def test_refusals(wm):
 def test_order_one_has_no_anchor(wm, caplog):
     one = DEW.build(wm.host, Letters(), KEY, DEWConfig(**CONFIG, keys=4, order=1), progress=False)
     assert one.anchor is None and not caplog.records
-    text = one.generate('The old harbour', max_new_tokens=40, seed=2)
+    text = one.generate('The old harbour', max_new_tokens=64, seed=2)
     assert one.detector().detect(text).marked(.01)

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from dew_nb import DEW, DEWConfig, SecretKey, load_encoder, load_host
+from dew_nb import DEW, DEWConfig, SecretKey, load_encoder
 from dew_nb.context import ContextEncoder
 from dew_nb.graphs import FixedShapeEncoder
 from dew_nb.sources import TokenSpace, reference_texts
+from quick import quick_host
 
 DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
 CLOSE = dict(atol=1e-3 if DEVICE == 'cuda' else 1e-5, rtol=0)      # one thread and eight may make other batches
@@ -25,7 +26,7 @@ def texts(): return [' '.join(t.split()[:25]) for t in reference_texts()[:12]]
 
 @pytest.fixture(scope='module')
 def scheme(texts):
-    host, enc = load_host(device=DEVICE), load_encoder(device=DEVICE)
+    host, enc = quick_host(device=DEVICE), load_encoder(device=DEVICE)
     tokens = TokenSpace.of_host(host, None).narrow(np.concatenate([host.tokenizer(t)['input_ids'] for t in texts]))
     return DEW.build(host, enc, SecretKey(b'an example key: never use this one'), DEWConfig(token_whitening=None),
                      reference=texts, tokens=tokens, progress=False)

@@ -4,8 +4,9 @@
 
 Notebooks and files of tests are tasks of one queue over a few workers (NBDEV_WORKERS, two by default), the long ones first; what
 a task says is shown when it ends. A notebook runs as with `nbdev_test`, in a process of its own. On Linux that process is a fork
-of one in which torch and its relatives are imported already: this costs ten seconds of work once, instead of once a task."""
-import atexit, gc, os, platform, re, resource, sys, tempfile, time, traceback
+of one in which torch, its relatives and the project are imported and the default models loaded: this costs fifteen seconds of work
+once, instead of once a task. What a task changes in them is its own, as memory is after a fork."""
+import atexit, gc, os, pkgutil, platform, re, resource, sys, tempfile, time, traceback
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -29,16 +30,18 @@ STEPS = {
     'nbs':    ('Notebooks run and their tests pass', None),
     'pytest': ('Tests outside the notebooks', None),
     'docs':   ('Docs build without a warning', [PY, 'tools/docs_site.py'])}
-FIRST = 'models', 'export', 'clean', 'readme'       # before the others: short, and tasks need the models
+FIRST = 'export', 'clean', 'readme', 'models'       # before the others: short, and tasks need the models
 
 # What begins early so that it is not waited for at the end, the longest first; everything else follows by name
-LONG = ('tests/test_runner.py', 'tests/test_donors.py', 'nbs/evaluation/68_runner.ipynb', 'nbs/34_scan.ipynb', 'tests/test_detection.py',
-        'nbs/31_detection.ipynb', 'nbs/evaluation/60_schemes.ipynb', 'nbs/28_scheme.ipynb', 'tests/test_commands.py', 'nbs/29_insertion.ipynb',
-        'nbs/38_borrowed.ipynb', 'docs', 'nbs/evaluation/51_translation.ipynb', 'tests/test_packaging.py', 'tests/test_studies.py', 'tests/test_tools.py')
+LONG = ('docs', 'nbs/31_detection.ipynb', 'nbs/34_scan.ipynb', 'tests/test_runner.py', 'tests/test_subkeys.py', 'tests/test_commands.py',
+        'nbs/29_insertion.ipynb', 'nbs/index.ipynb', 'nbs/tutorials/evaluate_your_own_idea.ipynb', 'tests/test_service.py', 'tests/test_studies.py',
+        'nbs/evaluation/55_quality.ipynb', 'nbs/studies/secrecy.ipynb', 'nbs/tutorials/quick_start.ipynb', 'nbs/studies/cool.ipynb',
+        'tests/test_threads.py', 'nbs/studies/evaluation.ipynb', 'tests/test_detection.py', 'nbs/evaluation/60_schemes.ipynb')
 
-# Imported once and shared by all tasks. Nothing of the project itself: each task imports that anew
+# Imported once and shared by all tasks, before the modules of the project
 WARM = ('torch', 'transformers', 'transformers.models.llama.modeling_llama', 'transformers.models.bert.modeling_bert', 'sentence_transformers',
-        'scipy.stats', 'pandas', 'sklearn.metrics', 'statsmodels.api', 'matplotlib.pyplot', 'seaborn', 'nbdev.test', 'nbdev.showdoc', 'pytest')
+        'scipy.stats', 'pandas', 'sklearn.metrics', 'statsmodels.api', 'matplotlib.pyplot', 'seaborn', 'nbdev.test', 'nbdev.showdoc', 'pytest',
+        'IPython.core.pylabtools', 'matplotlib_inline.backend_inline', 'confusable_homoglyphs.confusables', 'pyarrow.parquet')
 
 @dataclass
 class Task:
@@ -79,9 +82,14 @@ def in_order(tasks:list) -> list:
     return sorted(tasks, key=lambda t: LONG.index(t.name) if t.name in LONG else len(LONG))
 
 # ---------------------------------------------------------------- one task
+def modules() -> list[str]:
+    "The project's modules by name"
+    lib = settings()['lib_name']
+    return [m.name for m in pkgutil.walk_packages([str(ROOT/lib)], f'{lib}.') if not m.ispkg]
+
 def warm():
     "Import what most tasks need"
-    for o in WARM:
+    for o in (*WARM, *modules()):
         try: import_module(o)
         except ImportError: pass                    # the task that needs it says so
     # On ARM, OpenBLAS multiplies float32 matrices of the sizes met here with a tenth to a fifth less work than oneDNN
@@ -89,9 +97,37 @@ def warm():
     gc.collect()
     gc.freeze()                                     # the collections of a fork leave alone what was there before it
 
+def ready_once(cls, made:dict, keep:list):
+    "While `keep` holds anything, note what `cls.from_pretrained` returns; later return it to the first who asks for the same"
+    real = cls.from_pretrained.__func__
+    def from_pretrained(cls, *args, **kw):
+        key = f'{cls} {args} {sorted(kw.items())}'
+        if keep: made[key] = real(cls, *args, **kw)                     # untouched: who asks now gets another
+        return made.pop(key) if key in made and not keep else real(cls, *args, **kw)
+    cls.from_pretrained = classmethod(from_pretrained)
+
+def preload():
+    "Load the default models. Each fork has them at its first call of `from_pretrained`; another call reads the files as ever"
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from dew_nb.assets import ASSETS, DEFAULT_ENCODER, DEFAULT_HOST, cache_dir, is_complete
+    from dew_nb.encoders import load_encoder
+    from dew_nb.hosts import load_host
+    if not all(is_complete(cache_dir()/ASSETS[o].folder) for o in (DEFAULT_HOST, DEFAULT_ENCODER)): return
+    made, keep, threads = {}, [True], torch.get_num_threads()
+    for cls in (PreTrainedModel, PreTrainedTokenizerBase): ready_once(cls, made, keep)
+    torch.set_num_threads(1)                        # a fork could not use threads that were begun before it
+    host = load_host(device='cpu')
+    host.tokenizer, host.model, load_encoder(device='cpu')
+    torch.set_num_threads(threads)
+    keep.clear()
+    gc.collect()
+    gc.freeze()
+
 def perform(name:str) -> int:
-    "Run a notebook by nbdev's rules, or a file of tests; the exit code"
+    "Run a notebook by nbdev's rules, a file of tests, or the step that fetches models; the exit code"
     sys.argv = [name]
+    if name == 'models': return import_module('models').main() or 0
     if name.endswith('.py'):
         import pytest
         quiet = ['-W', 'ignore::pytest.PytestAssertRewriteWarning']     # plugins may be imported already
@@ -180,8 +216,13 @@ def main():
     first = [t for t in tasks if t.name in FIRST]
     rest = in_order([t for t in tasks if t not in first])
     many = FORK and sum(t.cmd is None for t in rest) > 1
-    done = run_all(first, warm if many else None)
-    if many and not first: warm()
+    if many:
+        models = [Task('models', 'models') for t in first if t.name == 'models']        # here as a fork
+        first = [t for t in first if t.name != 'models']
+        if not first: warm()
+        done = run_all(first, warm) + run_all(models)
+        preload()
+    else: done = run_all(first)
     done += run_all(rest)
     summary(done, time.time() - start)
     sys.exit(not all(o.ok for o in done))
