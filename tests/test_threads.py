@@ -9,7 +9,10 @@ import torch
 from dew_nb import DEW, DEWConfig, SecretKey, load_encoder
 from dew_nb.context import ContextEncoder
 from dew_nb.graphs import FixedShapeEncoder
+from dew_nb.insertion import recorded_step, seen_before
 from dew_nb.sources import TokenSpace, reference_texts
+from dew_nb.tournament import tournament
+from dew_nb.windows import last_windows
 from quick import quick_host
 
 DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
@@ -96,3 +99,78 @@ def test_recorded_graphs(scheme):
         with torch.cuda.stream(torch.cuda.Stream()): return fast.encode(texts)
     for a,b in zip(all_at_once(encode, lots), map(enc.encode, lots)): np.testing.assert_allclose(a, b, **CLOSE)
     assert fast.model.record and len(fast.model.graphs) > 3
+
+
+@pytest.fixture(scope='module')
+def tour():
+    host, enc = load_host(device=DEVICE), load_encoder(device=DEVICE)
+    return DEW.build(host, enc, SecretKey(b'an example key: never use this one'), progress=False)
+
+
+def step(wm, i, dtype=torch.float32):
+    "Ids and logits of a step, some of them masked; the batch and the length go by i"
+    g = torch.Generator().manual_seed(i)
+    ids, s = torch.randint(300, 330, (1 + i % 5, 7 + i), generator=g), torch.randn(1 + i % 5, len(wm.table), generator=g)*4
+    s[:, i::7] = -torch.inf
+    return ids.to(DEVICE), s.to(DEVICE, dtype)
+
+
+def plainly(wm, ids, s):
+    "The marked logits without a recorded step"
+    w, full = last_windows(ids, 2, wm.config.k, wm.processor().special.to(ids.device))
+    return wm.insert(s, wm.project(w), full & ~seen_before(ids, 2, w))
+
+
+def test_steps_of_the_tournament(tour):
+    "Eight threads mark steps of five batch sizes; on a GPU each has its stream, and shapes are recorded while others replay"
+    def mark(i):
+        ids, s = step(tour, i)
+        if DEVICE == 'cpu': return tour.processor(2)(ids, s)
+        own = torch.cuda.Stream()
+        own.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(own): out = tour.processor(2)(ids, s)
+        own.synchronize()
+        return out
+    for i,x in enumerate(all_at_once(mark, range(40))):
+        want = plainly(tour, *step(tour, i))
+        if DEVICE == 'cpu': assert torch.equal(x, want)
+        else: torch.testing.assert_close(x.softmax(-1), want.softmax(-1), atol=1e-5, rtol=0)
+    if DEVICE == 'cuda': assert recorded_step(tour).record and len(recorded_step(tour).graphs) == 5
+
+
+@pytest.mark.skipif(DEVICE == 'cpu', reason='needs a GPU')
+def test_a_recorded_step_is_the_plain_one(tour):
+    "Growing texts, half precision, rows left alone; and nothing waits for the GPU"
+    p = tour.watermarking_config().construct_processor(len(tour.table), DEVICE)
+    ids, s = step(tour, 24)
+    p(ids[:, :2], s)
+    for T in range(3, 31):
+        if T == 12: torch.cuda.set_sync_debug_mode('error')
+        try: out = p(ids[:, :T], s)
+        finally: torch.cuda.set_sync_debug_mode('default')
+        want = plainly(tour, ids[:, :T], s) if T > 5 else s
+        torch.testing.assert_close(out.softmax(-1), want.softmax(-1), atol=1e-5, rtol=0)
+        assert not out.isnan().any()
+    ids, s = step(tour, 3, torch.bfloat16)
+    assert tour.processor(2)(ids, s).dtype == torch.bfloat16
+    assert recorded_step(tour).record
+
+
+@pytest.mark.skipif(DEVICE == 'cpu', reason='needs a GPU')
+def test_the_layers_on_a_gpu(tour):
+    "One kernel, or tensor operations where there is no Triton: what a CPU computes; also where the host is sure"
+    g = torch.Generator().manual_seed(0)
+    for B,V,scale in ((1, 257, 3.), (64, 257, 3.), (5, 1000, .5), (3, 33, 40.)):
+        p = (torch.randn(B, V, generator=g)*scale).softmax(-1)
+        beta = torch.randint(-1, 2, (B, 30, V), generator=g).float()
+        out = tournament(p.to(DEVICE), beta.to(DEVICE))
+        assert (out >= 0).all()
+        torch.testing.assert_close(out.cpu(), tournament(p, beta), atol=1e-5, rtol=0)
+
+
+@pytest.mark.skipif(DEVICE == 'cpu', reason='needs a GPU')
+def test_a_compiled_host_with_a_static_cache(tour):
+    "Texts of a host whose step transformers compiles carry the mark"
+    how = dict(max_new_tokens=96, seed=3, cache_implementation='static')
+    texts = tour.generate(['The old harbour', 'In the middle of the night, the'], **how)
+    assert max(r.p_value for r in tour.detector().detect(texts)) < 1e-3

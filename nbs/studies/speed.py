@@ -4,21 +4,27 @@ interleaved run.
     python nbs/studies/speed.py --shape llama-3.2-3b --out nbs/studies/data/speed_gpu.json
     python nbs/studies/speed.py --shape embedded --batches 1 16 --out nbs/studies/data/speed_cpu.json
     python nbs/studies/speed.py --only-detect 1000 --singles 200 --out nbs/studies/data/speed_detect.json
-    python nbs/studies/speed.py --shape llama-3.2-3b --rule tournament --rounds 20 --tokens 64 --out nbs/studies/data/speed_tournament_gpu.json
+    python nbs/studies/speed.py --shape llama-3.2-3b --rule tournament --rounds 20 --others 3 --tokens 64 --out nbs/studies/data/speed_tournament_gpu.json
+    python nbs/studies/speed.py --shape llama-3.2-3b --rule tournament --rounds 20 --others 0 --tokens 64 --static --out nbs/studies/data/speed_static_gpu.json
+    python nbs/studies/speed.py --rule tournament --only-detect 1000 --out nbs/studies/data/speed_tournament_detect_gpu.json
 
 Each round times every variant once, in random order; reported are medians over rounds of the seconds
-per step and of the ratio within the round. The shape of Llama-3.2-3B has random weights; its encoder has
+per step and of the ratio within the round, with a 95% interval of that median (from order statistics) and the whole range. With --others the
+schemes that are there for comparison have fewer rounds, or none. The file is written anew after each batch size, so a run that is cut short leaves what it had. The shape of Llama-3.2-3B has random weights; its encoder has
 XLM-R-base's shape and a Unigram tokenizer of XLM-R's size, made of the vocabularies at hand. With
 --detect, also how much faster many texts are in one call than one call each; with --only-detect that
 alone. The tournament needs no encoder: at the shape of Llama-3.2-3B its tables are random too, since only their size counts. With
 --static the host has a static cache, and on a GPU transformers compiles its step: the host is no longer bound by launches, and a mark
-can't hide behind it. For the tournament the time of the mark's own kernels is measured beside, by CUDA events.
+can't hide behind it. For the tournament the time of the mark's own kernels is measured beside, by CUDA events: `ms` on an idle GPU, where launches count,
+`queued_ms` behind other work, where only the kernels do, and `launch_ms`, what it takes the CPU to launch them. Detection is measured in seconds of the clock and in
+seconds of the CPU (all threads), which others on the machine disturb less.
 """
 import argparse, json, random, shlex, statistics, sys, tempfile, time
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+from scipy.stats import binom
 
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
 from dew_nb.assets import asset_path
@@ -110,18 +116,32 @@ def tournament_variants(host, enc):
         'KGW (transformers)': lambda: dict(logits_processor=[WatermarkingConfig().construct_processor(V, dev)]),
         'SynthID (transformers)': lambda: dict(logits_processor=[synthid.construct_processor(V, dev)])}
 
+def timed(f, calls, queued):
+    "Milliseconds of calls, by CUDA events, and of the CPU; `queued`: behind work of some milliseconds"
+    kernels, launches = [], []
+    for _ in range(calls):
+        a, b = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        if queued: torch.cuda._sleep(8_000_000)
+        a.record()
+        t = time.perf_counter()
+        f()
+        launches.append(1e3*(time.perf_counter()-t))
+        b.record()
+        torch.cuda.synchronize()
+        kernels.append(a.elapsed_time(b))
+    return statistics.median(kernels), statistics.median(launches)
+
 def kernel_time(wm, V, batches, tokens=64, calls=200):
-    "Milliseconds of the mark alone, by CUDA events, on random logits: median of `calls`"
+    "Milliseconds of the mark alone on random logits: medians of `calls`"
     rows, dev = [], wm.table.device
     for B in batches:
         ids, logits = torch.randint(10, 40_000, (B, tokens), device=dev), torch.randn(B, V, device=dev)
-        mark, took = wm.processor(0), []
-        for _ in range(calls):
-            a, b = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            a.record(); mark.by_table(ids, logits); b.record()
-            torch.cuda.synchronize()
-            took.append(a.elapsed_time(b))
-        rows.append(dict(batch=B, ms=statistics.median(took)))
+        mark = wm.processor(0)
+        mark.begin(ids)
+        def f(): return mark.by_table(ids, logits)
+        for _ in range(3): f()                         # record the step
+        (ms, _), (queued, launch) = timed(f, calls, False), timed(f, calls, True)
+        rows.append(dict(batch=B, ms=ms, queued_ms=queued, launch_ms=launch))
         print('kernels', rows[-1], flush=True)
     return rows
 
@@ -158,24 +178,35 @@ def seconds_per_step(model, x, tokens, how):
     wait(model.device)
     return (time.perf_counter()-t)/tokens
 
-def bench(host, vs, batches, rounds, tokens, prompt=30, **more):
-    "Medians and ranges over rounds, for each batch and variant"
-    rows, model = [], host.model
+def median_interval(x):
+    "A 95% interval of the median, from order statistics; the range, where there are few"
+    x, k = sorted(x), int(binom.ppf(.025, len(x), .5))
+    return x[max(k-1, 0)], x[min(len(x)-k, len(x)-1)]
+
+def bench(host, vs, batches, rounds, tokens, others=None, prompt=30, **more):
+    "For each batch, the rows of all variants: medians, intervals and ranges over rounds"
+    model, ours = host.model, [v for v in vs if v == 'no mark' or v.startswith('DEW')]
+    if others == 0: vs = {v: vs[v] for v in ours}
     for B in batches:
         ids = torch.randint(10, 40_000, (B, prompt), device=model.device)
         x = dict(input_ids=ids, attention_mask=torch.ones_like(ids))
         def once(v): return seconds_per_step(model, x, tokens, vs[v]() | more)
         for v in vs: once(v)                           # warm up, record graphs
-        times = {v: [] for v in vs}
+        times = {v: {} for v in vs}
         for r in range(rounds):
-            for v in random.Random(r).sample(list(vs), len(vs)): times[v].append(once(v))
-        for v in vs:
-            ratio = [a/b for a,b in zip(times[v], times['no mark'])]
-            rows.append(dict(batch=B, variant=v, ms_per_step=1e3*statistics.median(times[v]),
-                             ratio=statistics.median(ratio), low=min(ratio), high=max(ratio)))
-            print(f"batch {B:3} {v:24} {rows[-1]['ms_per_step']:8.2f} ms/step  ratio "
-                  f"{rows[-1]['ratio']:.3f} ({min(ratio):.3f}-{max(ratio):.3f})", flush=True)
-    return rows
+            now = list(vs) if others is None or r < others else ours
+            for v in random.Random(r).sample(now, len(now)): times[v][r] = once(v)
+        yield [summary(B, v, times[v], times['no mark']) for v in vs]
+
+def summary(B, v, times, base):
+    "One row: a variant at a batch size"
+    ratio = [t/base[r] for r,t in times.items()]
+    low, high = median_interval(ratio)
+    row = dict(batch=B, variant=v, ms_per_step=1e3*statistics.median(times.values()), rounds=len(ratio),
+               ratio=statistics.median(ratio), interval=[low, high], low=min(ratio), high=max(ratio))
+    print(f"batch {B:3} {v:24} {row['ms_per_step']:8.2f} ms/step  ratio {row['ratio']:.3f} "
+          f"({low:.3f}-{high:.3f}, range {min(ratio):.3f}-{max(ratio):.3f}, {len(ratio)} rounds)", flush=True)
+    return row
 
 def detection(host, enc, texts, singles, rounds, config):
     "One call for many texts against one call a text, in turns; medians and ranges over rounds"
@@ -193,19 +224,21 @@ def detection(host, enc, texts, singles, rounds, config):
         return singles
     det.detect(ts[:32], progress=False)                # warm up, record graphs
     for t in ts[:32]: det.detect(t)
-    speed = dict(one_call=[], single_calls=[])
+    speed, cpu = dict(one_call=[], single_calls=[]), dict(one_call=[], single_calls=[])
     for r in range(rounds):
         for name,f in sorted(dict(one_call=many, single_calls=one).items(), reverse=bool(r % 2)):
             wait(device)
-            t = time.perf_counter()
+            t, c = time.perf_counter(), time.process_time()
             n = f(r)
             speed[name].append(n/(time.perf_counter()-t))
+            cpu[name].append(n/(time.process_time()-c))
     ratio = [a/b for a,b in zip(speed['one_call'], speed['single_calls'])]
     tokens = statistics.median(r.n_tokens for r in det.detect(ts[:100], progress=False))
     d = dict(texts=len(ts), tokens=tokens, singles=singles,
              texts_per_second_one_call=statistics.median(speed['one_call']),
              texts_per_second_single_calls=statistics.median(speed['single_calls']),
-             ratio=statistics.median(ratio), low=min(ratio), high=max(ratio), rounds=speed)
+             texts_per_cpu_second=statistics.median(cpu['one_call']), threads=torch.get_num_threads(),
+             ratio=statistics.median(ratio), low=min(ratio), high=max(ratio), rounds=speed, cpu_rounds=cpu)
     print(json.dumps(d), flush=True)
     return d
 
@@ -217,6 +250,7 @@ def arguments():
     ap.add_argument('--static', action='store_true', help='static cache, and on a GPU a compiled step')
     ap.add_argument('--batches', type=int, nargs='+', default=[1, 16, 64])
     ap.add_argument('--rounds', type=int, default=5)
+    ap.add_argument('--others', type=int, help='rounds of the schemes for comparison; 0: none of them, by default all rounds')
     ap.add_argument('--tokens', type=int, default=40)
     ap.add_argument('--detect', type=int, default=0, metavar='TEXTS',
                     help='the detection benchmark, after that of insertion')
@@ -232,21 +266,23 @@ def main():
     dev = a.device or ('cuda' if torch.cuda.is_available() else 'cpu')
     def small(): return load_host(device=dev), load_encoder(device=dev)
     config = DEWConfig.preset('tournament') if a.rule == 'tournament' else DEWConfig()
+    command = 'python nbs/studies/speed.py ' + shlex.join(sys.argv[1:])
+    def keep(res):
+        a.out.parent.mkdir(parents=True, exist_ok=True)
+        a.out.write_text(json.dumps(dict(command=command) | res, indent=1) + '\n')
     if a.only_detect:                                  # its own file, with its figures at the top
         host, enc = small()
-        res = detection(host, enc, a.only_detect, a.singles, a.rounds, config) | machine(host, enc)
-    else:
-        host, enc = small() if a.shape == 'embedded' else (shaped_host(dev), None)
-        if a.rule == 'tournament': wm, vs = tournament_variants(host, enc)
-        else: vs = variants(host, enc or shaped_encoder(dev))
-        more = dict(cache_implementation='static') if a.static else {}
-        res = dict(shape=a.shape, rounds=a.rounds, tokens=a.tokens, **machine(device=dev),
-                   insertion=bench(host, vs, a.batches, a.rounds, a.tokens, **more))
-        if a.rule == 'tournament' and dev.startswith('cuda'):
-            res['kernels'] = kernel_time(wm, host.model.config.vocab_size, a.batches)
-        if a.detect: res['detection'] = detection(*small(), a.detect, a.singles, a.rounds, config)
-    a.out.parent.mkdir(parents=True, exist_ok=True)
-    command = 'python nbs/studies/speed.py ' + shlex.join(sys.argv[1:])
-    a.out.write_text(json.dumps(dict(command=command) | res, indent=1) + '\n')
+        return keep(detection(host, enc, a.only_detect, a.singles, a.rounds, config) | machine(host, enc))
+    host, enc = small() if a.shape == 'embedded' else (shaped_host(dev), None)
+    if a.rule == 'tournament': wm, vs = tournament_variants(host, enc)
+    else: vs = variants(host, enc or shaped_encoder(dev))
+    more = dict(cache_implementation='static') if a.static else {}
+    res = dict(shape=a.shape, rounds=a.rounds, tokens=a.tokens, static=a.static, **machine(device=dev), insertion=[])
+    if a.rule == 'tournament' and dev.startswith('cuda') and not a.static:
+        res['kernels'] = kernel_time(wm, host.model.config.vocab_size, a.batches)
+    for rows in bench(host, vs, a.batches, a.rounds, a.tokens, a.others, **more):
+        res['insertion'] += rows
+        keep(res)
+    if a.detect: keep(res | dict(detection=detection(*small(), a.detect, a.singles, a.rounds, config)))
 
 if __name__ == '__main__': main()
