@@ -2,7 +2,10 @@
 
     python nbs/studies/lengths.py --out nbs/studies/data
 
-Writes lengths.parquet (preset, length, key, text, z) and lengths.json (settings, machine). 50 keys; on a GPU a few minutes.
+Writes lengths.parquet (preset, length, key, text, z, effective length) and lengths.json (settings, machine). 50 keys; on a GPU a few minutes.
+The stored file was made so:
+
+    python nbs/studies/lengths.py --tokens 240000 --seed 900 --out nbs/studies/data
 """
 import argparse, json
 from pathlib import Path
@@ -37,16 +40,17 @@ def main():
     ap.add_argument('--out', type=Path, required=True)
     a = ap.parse_args()
     host, enc = load_host(device=a.device), load_encoder(device=a.device)
-    tok, reviews = host.tokenizer.backend_tokenizer, movie_reviews()[-4000:]
+    tok, reviews = host.tokenizer.backend_tokenizer, movie_reviews()[-8000:]
     keys, rows = [seed_key(a.seed + i) for i in range(a.keys)], []
     for preset in a.presets:
         wm = DEW.build(host, enc, keys[0], DEWConfig.preset(preset), progress=False)
         for length in a.lengths:
             texts = cut_texts(tok, reviews, length, int(np.clip(a.tokens//length, 6, a.most)))
-            z = scores_over_keys(wm, keys, texts, progress=False, reading='raw')['z']
+            r = scores_over_keys(wm, keys, texts, progress=False, reading='raw')
+            z = r['z']
             k, t = np.indices(z.shape)
             rows.append(pd.DataFrame(dict(preset=preset, length=length, key=k.ravel(), text=t.ravel(),
-                                          z=z.ravel().astype(np.float32))))
+                                          z=z.ravel().astype(np.float32), l_eff=r['l_eff'].ravel().astype(np.float32))))
             print(preset, length, z.shape, f'{(z > 2.3263).mean():.4f}', flush=True)
     d = pd.concat(rows).astype(dict(preset='category', length='int16', key='int8', text='int16'))
     a.out.mkdir(parents=True, exist_ok=True)
