@@ -118,12 +118,14 @@ def one_text(wm, text, keys, tables, budget, g):
                    kurtosis=m4/m2**2 - 3, sixth=m6/m2**3, spread=m2**.5/sd,
                    **{f'{n}_{a:g}': int(x) for n,cs in zip(('with', 'without'), tally.counts) for a,x in zip(LEVELS, cs.tolist())})
 
-def real_keys(wm, texts, keys):
-    "z of texts under real keys, without the allowance: what the drawn ones are compared with"
+def real_keys(wm, cuts, keys):
+    "z of texts under real keys, without the allowance, by length: what the drawn ones are compared with"
+    texts, length = [t for c in cuts.values() for t in c], np.array([n for n,c in cuts.items() for _ in c])
     r = scores_over_keys(wm, [study_key(i, 'tail real') for i in range(keys)], texts, progress=False, reading='raw')
-    z = r['score']/wm.rule.sd*np.sqrt(r['l_eff'])
-    return dict(keys=keys, texts=len(texts), spread=float(z.std()), kurtosis=float((z**4).mean()/(z**2).mean()**2 - 3),
-                **{f'{a:g}': float((z > NormalNull(0., 1., 1.).isf(a)).mean()) for a in LEVELS[:4]})
+    z, one = r['score']/wm.rule.sd*np.sqrt(r['l_eff']), NormalNull(0., 1., 1.)
+    def of(z): return dict(scores=z.size, spread=float(z.std()), kurtosis=float((z**4).mean()/(z**2).mean()**2 - 3),
+                           **{f'{a:g}': float((z > one.isf(a)).mean()) for a in LEVELS[:4]})
+    return {n: of(z[:, length == n]) for n in cuts}
 
 def arguments():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -132,7 +134,7 @@ def arguments():
     ap.add_argument('--texts', type=int, default=5, help='of people, and as many of the host')
     ap.add_argument('--keys', type=float, default=2e7, help='for each text; fewer for long ones and for the bias rule')
     ap.add_argument('--tables', type=int, default=4, help='real keys whose token rows are taken')
-    ap.add_argument('--real', type=int, default=2000, help='real keys for the check')
+    ap.add_argument('--real', type=int, default=1000, help='real keys for the check')
     ap.add_argument('--budget', type=float, default=5e8, help='numbers at a time')
     ap.add_argument('--device')
     ap.add_argument('--out', type=Path, required=True)
@@ -167,7 +169,7 @@ def main():
             print(f'{time.time()-t0:.0f} s: {preset} {length}: {d["keys"].sum():.1e} keys, kurtosis of a layer {d["kurtosis"].mean():+.3f}',
                   *(f'{x:g}: {d[f"without_{x:g}"].sum()/d["keys"].sum()/x:.3f}' for x in LEVELS), flush=True)
         if preset == 'tournament' and a.real:
-            real = {n: real_keys(wm, cuts['human', n] + cuts['host', n], a.real) for n in a.lengths if n <= 200}
+            real = real_keys(wm, {n: cuts['human', n] + cuts['host', n] for n in a.lengths if n <= 200}, a.real)
             print(f'{time.time()-t0:.0f} s: real keys', json.dumps(real), flush=True)
     d = pd.concat([pd.read_parquet(p) for p in sorted((a.out/'tail').glob('*.parquet'))])
     d.to_parquet(a.out/'tail.parquet', index=False, compression='zstd')
