@@ -10,7 +10,7 @@ thousand times faster. What is drawn and what real keys give is compared (`real`
 thresholds, with its allowance for a key's lean and without.
 
 Writes tail.parquet (one row a preset, text and table: the number of keys, what was counted, the kurtosis of one layer) and tail.json
-(settings, the check with real keys, machine). About two minutes on one data-centre GPU; the parts in OUT/tail are not made twice.
+(settings, the check with real keys, machine). About two minutes on one data-centre GPU; the parts in OUT/.tail are not made twice.
 """
 import argparse, json, time
 from pathlib import Path
@@ -147,7 +147,7 @@ def keys_for(a, preset, length):
 
 def main():
     a, t0 = arguments(), time.time()
-    (a.out/'tail').mkdir(parents=True, exist_ok=True)
+    (a.out/'.tail').mkdir(parents=True, exist_ok=True)
     torch.set_float32_matmul_precision('high')
     host, encoders, real = load_host(device=a.device), {}, {}
     tok = host.tokenizer.backend_tokenizer
@@ -157,7 +157,7 @@ def main():
     for preset in a.presets:
         wm = build(preset, host, encoders, study_key(0, 'tail'))
         for length in a.lengths:
-            part = a.out/'tail'/f'{preset}-{length}.parquet'
+            part = a.out/'.tail'/f'{preset}-{length}.parquet'
             if part.exists(): continue
             rows, g = [], torch.Generator(wm.table.device).manual_seed(length)
             for s in sources:
@@ -171,7 +171,7 @@ def main():
         if preset == 'tournament' and a.real:
             real = real_keys(wm, {n: cuts['human', n] + cuts['host', n] for n in a.lengths if n <= 200}, a.real)
             print(f'{time.time()-t0:.0f} s: real keys', json.dumps(real), flush=True)
-    d = pd.concat([pd.read_parquet(p) for p in sorted((a.out/'tail').glob('*.parquet'))])
+    d = pd.concat([pd.read_parquet(p) for p in sorted((a.out/'.tail').glob('*.parquet'))])
     d.to_parquet(a.out/'tail.parquet', index=False, compression='zstd')
     said = {k: v for k,v in vars(a).items() if k != 'out'}
     (a.out/'tail.json').write_text(json.dumps(dict(command='python nbs/studies/tail.py --out nbs/studies/data', settings=said,
