@@ -111,7 +111,9 @@ def one_text(wm, text, keys, tables, budget, g):
         tally = Tally(c.device, *at)
         bias = wm.config.rule == 'bias'
         size = len(ids)*(few.table.n if bias else len(few.rule.weights))
+        torch.set_float32_matmul_precision('high')                        # for drawing alone: thresholds want all digits
         (bias_keys if bias else tournament_keys)(few, ids, c, keys//tables, tally, max(1, budget//size), g)
+        torch.set_float32_matmul_precision('highest')
         m2, m4, m6 = (tally.moments/tally.keys).tolist()
         sd = float(plain.sd[0])/(1 if bias else few.rule.sd)              # of one layer's mean
         yield dict(table=t, n_scored=len(ids), l_eff=float(null.l_eff[0]), keys=tally.keys,
@@ -148,7 +150,6 @@ def keys_for(a, preset, length):
 def main():
     a, t0 = arguments(), time.time()
     (a.out/'.tail').mkdir(parents=True, exist_ok=True)
-    torch.set_float32_matmul_precision('high')
     host, encoders, real = load_host(device=a.device), {}, {}
     tok = host.tokenizer.backend_tokenizer
     plain = [r['text'] for r in read_texts(DATA/'null_unmarked.jsonl.gz')]
