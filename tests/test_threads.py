@@ -103,7 +103,7 @@ def test_recorded_graphs(scheme):
 
 @pytest.fixture(scope='module')
 def tour():
-    host, enc = load_host(device=DEVICE), load_encoder(device=DEVICE)
+    host, enc = quick_host(device=DEVICE), load_encoder(device=DEVICE)
     return DEW.build(host, enc, SecretKey(b'an example key: never use this one'), progress=False)
 
 

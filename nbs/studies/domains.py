@@ -3,11 +3,12 @@ sample, under 50 keys. Read by "How often is an innocent text accused?".
 
     apt-get download debian-handbook && dpkg -x debian-handbook_*.deb handbook
     python nbs/studies/domains.py --handbook handbook --out nbs/studies/data
+    python nbs/studies/domains.py --handbook handbook --presets tournament multilingual --name domains_tournament --out nbs/studies/data
 
 The Debian Administrator's Handbook (GPL-2+ or CC-BY-SA-3.0) is technical prose by people, in many
 languages. It is cut into pieces of about 200 tokens; neither pieces nor keys were used when the
-presets were chosen. Writes domains.parquet (language, preset, key: rates and moments of z) and
-domains.json. With --pieces FILE the pieces are written to, or read from, a file of their own.
+presets were chosen. Writes NAME.parquet (language, preset, key: rates and moments of z) and
+NAME.json. With --pieces FILE the pieces are written to, or read from, a file of their own.
 """
 import argparse, html, json, re, time
 from pathlib import Path
@@ -62,6 +63,8 @@ def arguments():
                                  formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--handbook', type=Path, help='the unpacked package')
     ap.add_argument('--pieces', type=Path)
+    ap.add_argument('--presets', nargs='+', default=['paper', 'calibrated'])
+    ap.add_argument('--name', default='domains', help='of the files')
     ap.add_argument('--texts', type=int, default=600)
     ap.add_argument('--tokens', type=int, default=200)
     ap.add_argument('--keys', type=int, default=50)
@@ -72,24 +75,25 @@ def arguments():
 def main():
     a, t0 = arguments(), time.time()
     a.out.mkdir(parents=True, exist_ok=True)
-    host, enc = load_host(device=a.device), load_encoder(device=a.device)
+    host = load_host(device=a.device)
     T = pd.DataFrame(find_pieces(a, backend(host.tokenizer)))
     print(T.language.value_counts().to_dict(), flush=True)
     keys, out = [study_key(i, 'domains') for i in range(a.keys)], []
-    for preset in ('paper', 'calibrated'):
+    for preset in a.presets:
         config = DEWConfig.preset(preset)
+        enc = load_encoder('use-multilingual' if preset == 'multilingual' else 'minilm', device=a.device)
         wm = DEW.build(host, enc, keys[0], config, progress=False)
         r = scores_over_keys(wm, keys, T.text.tolist(), progress=False, reading='raw')
         for lang in T.language.unique():
             z = (r['z'] if config.null == 'key' else r['z_iid'])[:, (T.language == lang).to_numpy()]
             out.append(pd.DataFrame(dict(preset=preset, language=lang, key=range(a.keys),
-                texts=z.shape[1], mean_z=z.mean(1), sd_z=z.std(1), **rates(z))))
+                texts=z.shape[1], l_eff=r['l_eff'][:, (T.language == lang).to_numpy()].mean(1), mean_z=z.mean(1), sd_z=z.std(1), **rates(z))))
             hit = (z > Z[.01]).mean(1)
             print(f'{time.time()-t0:.0f} s: {preset:10} {lang}: 1% test accuses {hit.mean():.4f}, '
                   f'worst key {hit.max():.4f}', flush=True)
-    pd.concat(out).to_parquet(a.out/'domains.parquet', compression='zstd', index=False)
-    (a.out/'domains.json').write_text(json.dumps(dict(
-        command='python nbs/studies/domains.py --handbook handbook --out nbs/studies/data',
+    pd.concat(out).to_parquet(a.out/f'{a.name}.parquet', compression='zstd', index=False)
+    (a.out/f'{a.name}.json').write_text(json.dumps(dict(
+        command=f'python nbs/studies/domains.py --handbook handbook --presets {" ".join(a.presets)} --name {a.name} --out nbs/studies/data',
         source="Debian Administrator's Handbook, package debian-handbook 11.20220922",
         texts=T.language.value_counts().to_dict(), tokens=a.tokens, keys=a.keys,
         seconds=round(time.time()-t0), **machine(host, enc)), indent=1) + '\n')

