@@ -1,4 +1,7 @@
 "The space of words from end to end, with an encoder that is quick because it means nothing"
+import gzip, importlib.util
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -97,3 +100,30 @@ def test_a_similar_window_is_left_alone(wm):
 def test_choices_that_do_not_go_together(changes, message):
     with pytest.raises(ValueError, match=message):
         DEW.build(load_host(), Letters(), KEY, DEWConfig.preset('multilingual', **(CONFIG | changes)), progress=False)
+
+
+ENGLISH = {'house': 'house /haus/\nHaus <neut>, Gebäude\n     "build a house" - ein Haus bauen\n', 'big': 'big /big/\n1. groß\n2. sehr weit\n'}
+GERMAN = {'haus': 'Haus /haus/ <neut>\nhouse\n', 'gross': 'groß\nbig, great\n', 'gebäude': 'Gebäude\nbuilding\n'}
+
+
+def dictionary(folder, name, entries):
+    "A dictionary as dictd keeps it"
+    digits, at, lines, data = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/', 0, [], b''
+    number = lambda n: (number(n//64) if n > 63 else '') + digits[n % 64]
+    for head,entry in entries.items():
+        b = entry.encode()
+        lines.append(f'{head}\t{number(len(data))}\t{number(len(b))}')
+        data += b
+    (folder/f'freedict-{name}.index').write_text('\n'.join(lines) + '\n', encoding='utf8')
+    (folder/f'freedict-{name}.dict.dz').write_bytes(gzip.compress(data))
+
+
+def test_pairs_that_both_dictionaries_know(tmp_path):
+    spec = importlib.util.spec_from_file_location('make_words', Path(__file__).parent.parent/'tools'/'words.py')
+    make = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make)
+    dictionary(tmp_path, 'eng-deu', ENGLISH)
+    dictionary(tmp_path, 'deu-eng', GERMAN | {'groß': GERMAN['gross']})
+    assert make.languages(tmp_path) == ['deu']
+    assert make.read_dictionary(tmp_path/'freedict-eng-deu.index', {'house', 'big'}) == {'house': ['haus', 'gebäude'], 'big': ['groß']}
+    assert list(make.pairs_of(tmp_path, 'deu', {'house', 'big'})) == [('house', 'haus', 1), ('big', 'groß', 1)]

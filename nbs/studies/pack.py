@@ -3,7 +3,8 @@
     python nbs/studies/pack.py results/evaluation results/strength results/cool --out nbs/studies/data
 
 Each folder becomes one of the same name under OUT: all scores, and the first texts of each unit. With --add, what is in
-OUT already stays, and what was computed since joins it (a row more, an attack more).
+OUT already stays, and what was computed since joins it (a row more, an attack more); with --renew what was computed again
+takes the place of what is there.
 """
 import argparse
 from pathlib import Path
@@ -17,11 +18,13 @@ def main():
     ap.add_argument('--texts', type=int, default=100, help='texts to keep of each unit')
     ap.add_argument('--attacked', type=int, default=10, help='and of each attacked one')
     ap.add_argument('--add', action='store_true', help='to the packs that are there')
+    ap.add_argument('--renew', action='store_true', help='the same, but new units take the place of old ones')
     ap.add_argument('--out', type=Path, required=True)
     a = ap.parse_args()
     for folder in a.results:
         new, pack = load_results(folder), a.out/folder.name
         if a.add: new = load_results(pack).join(new)
+        if a.renew: new = new.join(load_results(pack))
         print(new.pack(pack, a.attacked, texts=a.texts))
 
 if __name__ == '__main__': main()

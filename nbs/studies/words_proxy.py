@@ -1,36 +1,68 @@
-"""What a translation keeps of a mark on words, foreseen from stored texts and their translations, without writing any.
+"""What a translation keeps of a mark on words, foreseen from texts and their translations, without writing any.
 
-    python nbs/studies/words_proxy.py --out nbs/studies/data
+    for p in debian-faq debian-faq-de debian-faq-fr debian-faq-it; do apt-get download $p; done
+    for d in *.deb; do dpkg -x $d unpacked; done
+    python nbs/studies/words_proxy.py --pages unpacked/usr/share/doc/debian/FAQ --out nbs/studies/data
 
 Scores of a text under a random key have covariances K (the rule's kernel). Suppose that every unit of the English text was given a
 score of 1.2 standard deviations. Then a translated unit's expected score is k K⁻¹ 1.2, as for jointly normal scores, and the
 translation's z follows. `similar` is the mean over units of the largest kernel value with an earlier window and the same word: what asks for loops.
+
+The texts: stored ones without a mark and their French by OPUS-MT, and, with --pages, a handbook that people have translated.
 """
-import argparse, json
+import argparse, html, json, re
 from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 
 from dew_nb import load_encoder
 from dew_nb.evaluation.store import load_results
 from dew_nb.tournament import SignKernel
 from dew_nb.whitening import unit_rows
+from dew_nb.words import words
 from dew_nb.wordspace import Lexicon, WordContexts, WordProjection, packaged_projection
 
-PRESET = dict(order=2, k=4, decay=.7, n=24, width=64)
-CHOICES = [{}, *[dict(order=o) for o in (1, 3)], *[dict(k=k) for k in (2, 6)], *[dict(decay=d) for d in (.35, .5, 1.)],
-           *[dict(n=n) for n in (12, 64)], *[dict(width=w) for w in (16, 32)],
+PRESET = dict(order=2, k=4, decay=.5, n=24, width=48)
+CHOICES = [{}, *[dict(order=o) for o in (1, 3)], dict(order=(1, 2)), *[dict(k=k) for k in (2, 6)], *[dict(decay=d) for d in (.35, .7, 1.)],
+           *[dict(n=n) for n in (12, 64)], *[dict(width=w) for w in (16, 32, 64)],
            dict(order=3, width=16), dict(n=512, width=512)]
-SCORE, NUGGET = 1.2, .05
+SCORE, NUGGET, SIZE = 1.2, .05, 200
 
 
-def pairs(folder, texts):
+def stored_pairs(folder, texts):
     "Unmarked texts and their translations"
     t = load_results(folder).texts
     t = t[t['source'].isin(['none', 'human']) & t['attack'].isin(['none', 'French'])]
     t = t.pivot_table(index=['source', 'seed', 'i'], columns='attack', values='text', aggfunc='first').dropna()
-    return t[['none', 'French']].to_numpy()[:texts]
+    return t[['none', 'French']].to_numpy()[:texts].tolist()
+
+
+def paragraphs(path):
+    "The paragraphs of a page"
+    found = re.findall(r'<p[^>]*>(.*?)</p>', path.read_text(encoding='utf8', errors='replace'), re.S)
+    return [' '.join(html.unescape(re.sub('<[^>]*>', '', x)).split()) for x in found]
+
+
+def page_pairs(folder, language, texts):
+    "English texts of 200 units and their translations, from pages with as many paragraphs in both languages"
+    found = []
+    for page in sorted((folder/language).glob(f'*.{language}.html')):
+        there = folder/page.name.replace(f'.{language}.', '.en.')
+        if not there.exists() or len(e := paragraphs(there)) != len(f := paragraphs(page)): continue
+        text = ['', '']
+        for a,b in zip(e, f):
+            if len(a.split()) < 12 or a == b or not .5 < len(a)/max(1, len(b)) < 1.6: continue
+            text = [f'{text[0]} {a}', f'{text[1]} {b}']
+            if len(words(text[0])) >= SIZE: found, text = [*found, text], ['', '']
+    return found[:texts]
+
+
+def kernel_of(order):
+    "The kernel of an order, or of layers of several in equal shares"
+    ks = [SignKernel(o) for o in (order if isinstance(order, tuple) else (order,))]
+    return lambda rho_T, rho_C: sum(k(rho_T, rho_C) for k in ks)/len(ks)
 
 
 def rows_of(space, text, n):
@@ -41,9 +73,9 @@ def rows_of(space, text, n):
     return unit_rows(space.tok.rows[torch.from_numpy(ids[at])][:, :n]), c
 
 
-def foresee(space, kernel, n, english, french):
+def foresee(space, kernel, n, english, other):
     "z of the translation, and how similar windows are"
-    (t, c), (u, d) = (rows_of(space, x, n) for x in (english, french))
+    (t, c), (u, d) = (rows_of(space, x, n) for x in (english, other))
     K = kernel(t @ t.T, c @ c.T) + NUGGET*torch.eye(len(t))
     gain = kernel(u @ t.T, d @ c.T) @ torch.linalg.solve(K, torch.full((len(t),), SCORE))
     rho = torch.tril(c @ c.T, -1).clamp_min(0)
@@ -51,24 +83,41 @@ def foresee(space, kernel, n, english, french):
     return float(z), float(kernel(torch.ones_like(rho), rho).amax(1).mean())
 
 
+def row(lexicon, c, both):
+    "What a choice is expected to give, for each set of texts"
+    space, out = WordContexts(lexicon, c['k'], c['width'], c['decay']), {}
+    for name,pairs in both.items():
+        x = np.array([foresee(space, kernel_of(c['order']), c['n'], *p) for p in pairs])
+        out |= {f'z {name}': x[:,0].mean()}
+        if name == 'French': out |= dict(sd=x[:,0].std(), similar=x[:,1].mean())
+    return out
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--results', type=Path, default=Path(__file__).parent/'data'/'evaluation')
+    ap.add_argument('--pages', type=Path, help='folder of the handbook')
+    ap.add_argument('--other', type=Path, help='another words.safetensors, to compare')
     ap.add_argument('--texts', type=int, default=60)
     ap.add_argument('--out', type=Path, required=True)
     a = ap.parse_args()
     torch.set_num_threads(1)
     encoder = load_encoder('use-multilingual')
-    P, both, found = packaged_projection(encoder), pairs(a.results, a.texts), []
+    P, both = packaged_projection(encoder), dict(French=stored_pairs(a.results, a.texts))
+    if a.pages: both |= {f'{l} by people': page_pairs(a.pages, l, a.texts//5) for l in ('de', 'fr', 'it')}
     lexica = {64: Lexicon(encoder, P), 512: Lexicon(encoder, WordProjection(P.mean, torch.eye(512)))}
+    found = []
+    if a.other:
+        o = load_file(a.other)
+        lex = Lexicon(encoder, WordProjection(o['mean'].float(), o['P'].float()))
+        for change in ({}, dict(decay=.7)): found.append(dict(change=change | dict(projection='other'), **row(lex, PRESET | change, both)))
     for change in CHOICES:
         c = PRESET | change
-        space = WordContexts(lexica[512 if c['width'] > 64 else 64], c['k'], c['width'], c['decay'])
-        x = np.array([foresee(space, SignKernel(c['order']), c['n'], *p) for p in both])
-        found.append(dict(change=change, z=x[:,0].mean(), sd=x[:,0].std(), similar=x[:,1].mean()))
-        print(change or 'the preset', np.round(x.mean(0), 3), flush=True)
+        found.append(dict(change=change, **row(lexica[512 if c['width'] > 64 else 64], c, both)))
+        print(found[-1], flush=True)
     a.out.mkdir(parents=True, exist_ok=True)
-    (a.out/'words_proxy.json').write_text(json.dumps(dict(texts=len(both), preset=PRESET, rows=found), indent=1))
+    said = dict(texts={k: len(v) for k,v in both.items()}, preset=PRESET, rows=found)
+    (a.out/'words_proxy.json').write_text(json.dumps(said, indent=1))
 
 
 if __name__ == '__main__': main()
