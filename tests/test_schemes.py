@@ -84,3 +84,64 @@ def test_keyed_numbers_are_the_same():
     w = torch.tensor([[11, 22, 33], [44, 55, 66]])
     assert context_seeds(w, 5).tolist() == [4360491428271025917, 7065981407927704476]
     assert np.allclose(token_uniform(context_seeds(w, 5), torch.tensor([7, 49_000])), [0.9691170029109344, 0.983646446489729], atol=1e-9)
+
+
+def test_trained_schemes_have_their_options():
+    assert scheme_params(find_scheme('ts')) == ['dedup'] and find_scheme('ts').reading == ('dedup',)
+    assert scheme_params(find_scheme('atw')) == ['alpha', 'first', 'delta_0', 'delta', 'secret']
+    assert find_scheme('atw').needs_encoder and not find_scheme('ts').needs_encoder
+
+
+def test_what_is_trained_is_packaged(host):
+    from dew_nb.evaluation.adaptive import load_mapping
+    from dew_nb.evaluation.tokenspecific import load_tables
+    share, strength = load_tables(host)
+    assert len(share) == len(strength) == host.vocab_size
+    assert .1 <= share.min() < .2 < share.max() <= .9 and .5 < strength.min() < strength.max() < 6
+    net = load_mapping(load_encoder('minilm', device='cpu'))
+    bits = net(torch.nn.functional.normalize(torch.randn(64, 384, generator=torch.Generator().manual_seed(0)))) > 0
+    assert bits.shape == (64, 384) and .4 < bits.float().mean() < .6
+
+
+@pytest.mark.parametrize('module, load, command', [
+    ('tokenspecific', 'load_tables', 'make_tables(host)'), ('adaptive', 'load_mapping', 'make_mapping(encoder)'),
+    ('sir', 'load_network', 'make_network(encoder)'), ('sir', 'load_clusters', 'make_clusters(host)')])
+def test_without_weights_the_command_is_said(module, load, command):
+    from importlib import import_module
+    from types import SimpleNamespace
+    f = getattr(import_module(f'dew_nb.evaluation.{module}'), load)
+    with pytest.raises(FileNotFoundError) as e: f(SimpleNamespace(name='another', digest='0'*64, tokenizer_digest='0'*64))
+    assert command in str(e.value) and 'another' in str(e.value)
+
+
+def test_contexts_of_a_batch_are_those_of_its_texts():
+    from dew_nb.evaluation.sir import context_ends, next_ends
+    rng = np.random.default_rng(0)
+    starts = np.array([False, True, True])
+    ids = rng.integers(0, 3, (40, 25))
+    for t in (1, 2, 7, 25):
+        for chunk in (1, 3, 10):
+            want = [[context_ends(np.append(row[:t], x), starts, chunk)[-1] for x in (0, 1)] for row in ids]
+            assert (next_ends(ids[:, :t], starts, chunk) == want).all()
+
+
+def test_law_of_coins_is_the_poisson_binomial():
+    from itertools import product
+    from dew_nb.evaluation.tokenspecific import coins_sf
+    g = np.array([.2, .5, .35, .9])
+    law = np.zeros(5)
+    for c in product((0, 1), repeat=4): law[sum(c)] += np.prod(np.where(c, g, 1 - g))
+    assert np.allclose([coins_sf(np.zeros(4, int), g, np.array([h]))[0] for h in range(6)], [*law[::-1].cumsum()[::-1], 0])
+    assert coins_sf(np.zeros(0, int), np.zeros(0), np.zeros(2)).tolist() == [1, 1]
+
+
+def test_token_specific_reads_what_it_writes(host):
+    from dew_nb.evaluation.tokenspecific import TS
+    s = TS(host, seed=2)
+    text = ' The old harbour was full of boats that nobody had used for years.'
+    ids = np.array(s.tok.encode(text, add_special_tokens=False).ids)
+    p = s.processor(0)
+    green = [bool(p(torch.from_numpy(ids[None, :i]), torch.zeros(1, host.vocab_size))[0, ids[i]] > 0) for i in range(1, len(ids))]
+    m, g = s.measure([text]), s.share[ids[:-1]].numpy().astype(float)
+    assert m['n_scored'][0] == len(green)
+    assert np.isclose(m['score'][0], (sum(green) - g.sum())/np.sqrt((g*(1 - g)).sum()), atol=1e-4)
