@@ -16,7 +16,7 @@ The first key has all numbers of texts, the others those up to --others. Texts a
 goes on where it stopped; several processes may share WORK if they have different victims (unmarked texts are written once, by the
 one that comes first). One H200, alone: about two minutes a victim, most of it for writing the texts to learn from.
 """
-import argparse, json, time
+import argparse, json, time, traceback
 from pathlib import Path
 
 import numpy as np
@@ -274,6 +274,7 @@ class Study:
         if self.done(key): return
         plan = arms(a, s, key == a.keys[0])
         held, mine = self.of_key(key, 'held'), self.of_key(key, 'learn')
+        if not plan: return self.controls(s, key, held)
         plain = self.plain['unmarked-learn'][:len(mine)]
         own, other = s.pairs(mine), s.pairs(plain)
         fresh, none = s.pairs(held), s.pairs(self.plain['unmarked-held'])
@@ -335,7 +336,12 @@ class Study:
         self.keep(key, 'forged', *x, **r, ppl=float(np.nanmedian(p)))
 
 # ---------------------------------------------------------------- what is stored
-def collect(a, stamp, sample=2):
+def settings_of(a):
+    "What the run was asked for, to stand beside its figures"
+    leave = 'victims', 'attackers', 'collect'
+    return dict(settings={k: v for k,v in vars(a).items() if not isinstance(v, Path) and k not in leave})
+
+def collect(a, sample=2):
     "One table of all victims so far, and a few forgeries of each arm"
     with FileLock(a.work/'collect.lock'):
         files = sorted((a.work/'rows').glob('*.jsonl'))
@@ -349,15 +355,16 @@ def collect(a, stamp, sample=2):
         d = d.drop(columns='o').drop_duplicates(label, keep='last').reset_index(drop=True)
         d.to_parquet(a.out/'forging.parquet', index=False)
         write_texts(a.out/'forging_texts.jsonl.gz', texts)
-        settings = {k: v for k,v in vars(a).items() if not isinstance(v, Path) and k not in ('victims', 'attackers')}
         (a.out/'forging.json').write_text(json.dumps(dict(
             command='python nbs/studies/forging.py --work WORK --out nbs/studies/data', candidates=CANDIDATES, share=SHARE,
-            victims={v: VICTIMS.get(v, (v, {})) for v in dict.fromkeys(d['victim'])}, settings=settings, **stamp), indent=1) + '\n')
+            victims={v: VICTIMS.get(v, (v, {})) for v in dict.fromkeys(d['victim'])},
+            **json.loads((a.work/'machine.json').read_text())), indent=1) + '\n')
 
 def arguments():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--out', type=Path, required=True)
     ap.add_argument('--work', type=Path, help='for texts and finished figures; a folder of --out if not given')
+    ap.add_argument('--collect', action='store_true', help='gather what is finished in WORK, and no more')
     ap.add_argument('--victims', nargs='+', default=list(VICTIMS), help='names of VICTIMS, or kinds of the registry')
     ap.add_argument('--attackers', nargs='+', default=['rule', 'host', 'counts'], choices=['rule', 'host', 'counts'])
     ap.add_argument('--host-for', nargs='+', default=['tournament'], help='victims of the learner with the host')
@@ -380,12 +387,21 @@ def arguments():
 
 def main():
     a = arguments()
+    if a.collect: return collect(a)
     bench = Bench(a)
     stamp = machine(bench.host, bench.enc)
+    first = a.work/'machine.json'
+    if not first.exists(): first.write_text(json.dumps(dict(settings_of(a), **stamp)))
     bench.unmarked(wait=False)
+    failed = []
     for v in a.victims:
-        with torch.no_grad(): Study(bench, v).run()
-        collect(a, stamp)
+        try:
+            with torch.no_grad(): Study(bench, v).run()
+        except Exception:                                     # the others go on
+            traceback.print_exc()
+            failed.append(v)
+        collect(a)
         if torch.cuda.is_available(): torch.cuda.empty_cache()
+    if failed: raise SystemExit(f'no figures of {", ".join(failed)}: see the traceback above')
 
 if __name__ == '__main__': main()
