@@ -47,6 +47,7 @@ VICTIMS = {
     'sub-keys': ('dew', dict(preset='tournament', keys=64)),
     'order 1': ('dew', dict(preset='tournament', order=1)),
     'order 3': ('dew', dict(preset='tournament', order=3)),
+    'words': ('dew', dict(preset='multilingual')),
     'EXP': ('exp', {}),
     'DiPmark': ('dipmark', {}),
     'Unbiased': ('unbiased', {}),
@@ -156,7 +157,9 @@ class Victim:
         if first is None: self.scheme = find_scheme(self.kind)(bench.host, bench.enc, key, **params)
         else: self.scheme = first.scheme.rekey(key)
         self.k, self.mask = max(3, WIDTHS.get(self.kind, 3)), special_mask(bench.special).to(self.device)
-        if self.kind != 'dew': return
+        self.knows = self.kind in WIDTHS                      # whether there is a learner of its rule
+        if self.kind != 'dew' or self.scheme.config.contexts == 'words': return
+        self.knows = True
         wm = self.scheme.watermark
         self.encode, tokens = wm.contexts, wm.blueprint.tokens
         self.k, self.order = self.encode.k, self.scheme.config.order
@@ -175,7 +178,7 @@ class Victim:
         return h
     def pairs(self, texts):
         p = self.bench.pairs(texts, self.k)
-        if self.kind == 'dew': p.c = self.contexts(p.w)
+        if self.kind == 'dew' and self.knows: p.c = self.contexts(p.w)
         return p
     def learner(self, attacker, own, other):
         "What an attacker makes of pairs"
@@ -186,8 +189,8 @@ class Victim:
 
 def arms(a, victim, first):
     "(attacker, n, lam) of one key: what is learnt, and with which strengths it forges"
-    n, knows = [x for x in a.n if first or x <= a.others], victim.kind == 'dew' or victim.kind in WIDTHS
-    out = [('rule', x, a.lam[0]) for x in n] if knows and 'rule' in a.attackers else []
+    n = [x for x in a.n if first or x <= a.others]
+    out = [('rule', x, a.lam[0]) for x in n] if victim.knows and 'rule' in a.attackers else []
     if not first: return out
     strong = sorted({x for x in n if x == 250} | {max(n)})
     if out: out += [('rule', x, l) for l in a.lam[1:] for x in strong]
