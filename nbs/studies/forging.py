@@ -154,7 +154,8 @@ class Victim:
     def __init__(self, bench, name, key, first=None):
         self.bench, self.name, self.key, self.device = bench, name, key, bench.device
         self.kind, params = VICTIMS[name] if name in VICTIMS else (name, {})
-        if first is None: self.scheme = find_scheme(self.kind)(bench.host, bench.enc, key, **params)
+        enc = load_encoder('use-multilingual') if params.get('preset') == 'multilingual' and not first else bench.enc
+        if first is None: self.scheme = find_scheme(self.kind)(bench.host, enc, key, **params)
         else: self.scheme = first.scheme.rekey(key)
         self.k, self.mask = max(3, WIDTHS.get(self.kind, 3)), special_mask(bench.special).to(self.device)
         self.knows = self.kind in WIDTHS                      # whether there is a learner of its rule
