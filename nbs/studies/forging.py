@@ -134,7 +134,7 @@ class Bench:
                 top = z.topk(LIKELY, 1)
                 out[i] = z.gather(1, x[r, a:b, None])[:, 0].exp(), top.indices, top.values
         return out
-    def ppl(self, texts, prompts): return perplexity(self.host, texts, prompts, batch_size=64).values
+    def ppl(self, texts, prompts): return perplexity(self.host, texts, prompts, batch_size=32).values
 
 def append(file, rows):
     with open(file, 'a') as f: f.write(''.join(json.dumps(r) + '\n' for r in rows))
