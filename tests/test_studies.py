@@ -210,3 +210,85 @@ def test_the_speed_study_gives_xlmr_a_tokenizer_of_its_kind():
     ids = tok('Le vieux port, 東京')['input_ids']
     assert [ids[0], ids[-1], tok.pad_token_id] == [0, 2, 1] and tok.unk_token_id not in ids
     assert not WordIds(backend(tok)).local
+
+# --- forging: what a learner makes of pairs, and the script at toy size
+
+def study_module(name, monkeypatch):
+    "A script of nbs/studies as a module, with its folder on the path"
+    monkeypatch.syspath_prepend(str(STUDIES))
+    spec = importlib.util.spec_from_file_location(f'study_{name}', STUDIES/f'{name}.py')
+    m = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(m)
+    return m
+
+@pytest.mark.parametrize('order', [1, 2, 3])
+def test_the_learner_sums_the_kernel(order, monkeypatch):
+    "Tokens of a window together, one by one, and by the formula"
+    np, torch = pytest.importorskip('numpy'), pytest.importorskip('torch')
+    from dew_nb.tournament import SignKernel
+    m = study_module('stealing', monkeypatch)
+    g = torch.Generator().manual_seed(0)
+    unit = lambda *s: torch.nn.functional.normalize(torch.randn(*s, generator=g), dim=-1)
+    tokens, table = unit(200, 24), unit(200, 16)
+    contexts = lambda w: torch.nn.functional.normalize(table[w].sum(1), dim=1)
+    def some(n):
+        p = m.Pairs([torch.randint(1, 200, (60,), generator=g).tolist() for _ in range(n)], 4, np.array([0]))
+        p.c = contexts(p.w)
+        return p
+    A, B = some(12), some(8)
+    f = m.ByKernel(A, B, tokens, contexts, order, cells=2e5)
+    w, ids = A.w[:50], torch.randint(200, (50, 9), generator=g)
+    ids[:, 0] = A.x[:50]                                        # the learnt pairs themselves among them
+    rho = tokens[ids] @ tokens[torch.cat([A.x, B.x])].T
+    cc = (contexts(w) @ torch.cat([A.c, B.c]).T)[:, None].expand_as(rho)
+    k = SignKernel(order)(rho, cc)
+    true = k[..., :len(A.x)].mean(-1) - k[..., len(A.x):].mean(-1)
+    near = lambda x, eps: float((x - true).abs().max()/true.std()) < eps
+    assert near(f(w, ids), .05)
+    assert near(torch.cat([f(w, x) for x in ids.split(1, 1)], 1), .005)
+    half = m.ByKernel(A.first(6), B.first(4), tokens, contexts, order)
+    assert not near(half(w, ids), .2)                           # fewer texts, another score
+
+def test_counts_find_a_green_list(monkeypatch):
+    "Tokens of a list drawn oftener: both counting learners score them higher, and only where they were seen"
+    np, torch = pytest.importorskip('numpy'), pytest.importorskip('torch')
+    m = study_module('stealing', monkeypatch)
+    rng, green = np.random.default_rng(0), np.arange(100) % 2
+    draw = lambda p: [rng.choice(100, 80, p=p/p.sum()).tolist() for _ in range(100)]
+    own, other = (m.Pairs(draw(p), 3, np.array([], int)) for p in (1. + 3*green, np.ones(100)))
+    w, ids = own.w[:1], torch.arange(100)[None]
+    for f in (m.BySame(own, other, 0), m.ByRatio(own, other)):
+        v = f(w, ids)[0].numpy()
+        assert v[green == 1].min() > v[green == 0].max()
+    hashed = m.BySame(own, other, 3)(w, ids)[0]
+    assert int((hashed != 0).sum()) < 5 and float(hashed[own.x[0]]) > 0    # a window of three tokens hardly comes twice
+
+def test_forging_in_small(tiny, tmp_path, monkeypatch):
+    "Two victims on a toy host, stopped and gone on with"
+    pd = pytest.importorskip('pandas')
+    from functools import partial
+    from dew_nb.evaluation.content import read_texts
+    m = study_module('forging', monkeypatch)
+    m.load_host = partial(m.load_host, str(tiny))
+    m.build_corpus = partial(m.build_corpus, source='topics')
+    monkeypatch.setitem(m.VICTIMS, 'tournament', ('dew', dict(preset='tournament', n=16, layers=4)))
+    size = '--n 2 3 --others 2 --keys 5 6 --held 3 --forged 2 --washed 2 --tokens 14 --batch 9'.split()
+    def run(*victims):
+        monkeypatch.setattr(sys, 'argv', ['forging.py', '--out', str(tmp_path), *size, '--victims', *victims])
+        m.main()
+        return pd.read_parquet(tmp_path/'forging.parquet')
+    first = run('Unigram')
+    calls, batch = [], m.Bench.batch
+    monkeypatch.setattr(m.Bench, 'batch', lambda self, parts, seed: calls.append(len(parts)) or batch(self, parts, seed))
+    again = run('Unigram')
+    assert not calls                                            # nothing is written twice
+    pd.testing.assert_frame_equal(first, again)
+    d = run('Unigram', 'tournament')
+    assert list(dict.fromkeys(d['victim'])) == ['tournament', 'Unigram'] and not d.duplicated(list(d.columns[:6])).any()
+    n = d.groupby(['victim', 'key', 'what', 'attacker']).size()
+    assert n['Unigram', 5, 'forged', 'rule'] == 3 and n['Unigram', 6, 'forged', 'rule'] == 1
+    assert n['tournament', 5, 'tell'].to_dict() == dict(counts=1, host=1, rule=2)
+    assert d.query('what == "forged"')['found'].between(0, 1).all() and (d['low'].dropna() <= d['found'].dropna()).all()
+    texts = read_texts(tmp_path/'forging_texts.jsonl.gz')
+    assert len(texts) == 2*int((d['what'] == 'forged').sum()) and {t['victim'] for t in texts} == {'tournament', 'Unigram'}
+    with pytest.raises(ValueError, match='Unknown name'): run('unigramm')

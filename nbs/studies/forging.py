@@ -1,270 +1,411 @@
-"""Learning a key by the rule's own kernel: what it tells, what can be forged with it, what can be washed out.
+"""Forging and washing with what marked texts give away, for every scheme that samples token by token.
 
-    python nbs/studies/forging.py --out nbs/studies/data
+    python nbs/studies/forging.py --work WORK --out nbs/studies/data
 
-The attacker has the host, the rule, the table of contexts and the vectors of all tokens, n texts that the victim marked with
-one key, and as many unmarked ones; only the key is missing. Two pairs of token and context are alike as far as their scores
-covary over keys, so the learnt score of a pair is its mean likeness to the marked pairs, less that to the unmarked ones:
+The attacker has the host, n texts that the victim marked with one key, and as many unmarked ones. Three learners (see
+stealing.py): 'rule' knows everything but the key; 'host' also weights each pair with 1 - the host's probability of its token;
+'counts' knows no rule and is the stealing attack of the literature. For each victim and key:
 
-  tournament   s(rho_T rho_C) s(rho_C)^(r-1), the kernel of 26_tournament
-  bias         rho_T rho_C after whitening both sides: the bilinear form of secrecy.py
-  KGW, SynthID the same window and the same token (their hashes know no other likeness), counted
-  Unigram      the same token, counted
+  tell     AUROC of the learnt score of fresh marked texts against unmarked texts, and against another key's
+  forged   texts written with lam*tanh(learnt/deviation) on the host's 64 likeliest tokens ('counts': lam*learnt), and how many
+           of them the true detector accepts at p <= 1%, beside a detector of another key
+  washed   marked texts with 30% of their tokens replaced by likely ones that score low, and how many are still found,
+           beside as many tokens replaced at random
 
-For every victim and n: how well the learnt score tells other texts of this key from those of another key; how many texts
-that a forger writes with lam*tanh(learnt/deviation) on the host's 64 likeliest tokens are accepted by the true detector; and
-what is left of marked texts when their best 30% of tokens, by the learnt score, are replaced with likely tokens that score low
-(beside as many replaced at random). The victim 'tournament, host known' is the tournament once more, for a learner who weights
-each pair with 1 - the host's probability of its token.
-
-One GPU, alone: some two minutes a victim. Goes on where it stopped, victim by victim.
+The first key has all numbers of texts, the others those up to --others. Texts and finished figures are kept in WORK, so that it
+goes on where it stopped; several processes may share WORK if they have different victims (unmarked texts are written once, by the
+one that comes first). One H200, alone: about two minutes a victim, most of it for writing the texts to learn from.
 """
-import argparse, json, time
+import argparse, json, time, traceback
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
+from filelock import FileLock, Timeout
+from scipy.stats import binomtest
 
 from dew_nb import load_encoder, load_host
-from dew_nb.evaluation.content import machine
+from dew_nb.evaluation.bench import is_full
+from dew_nb.evaluation.content import content_seed, machine, read_texts, write_texts
 from dew_nb.evaluation.corpora import build_corpus
+from dew_nb.evaluation.kinds import find_scheme
 from dew_nb.evaluation.likelihood import perplexity
-from dew_nb.evaluation.registry import SCHEMES
-from dew_nb.evaluation.sampling import complete
+from dew_nb.evaluation.sampling import SeededSampler, continue_ids, pad_ids
 from dew_nb.rates import auroc
 from dew_nb.tables import unit_vectors
-from dew_nb.tournament import SignKernel
-from dew_nb.windows import last_windows, special_mask, text_windows
+from dew_nb.windows import last_windows, special_mask
+
+from stealing import ByForm, ByKernel, ByRatio, BySame, Pairs
 
 VICTIMS = {
     'tournament': ('dew', dict(preset='tournament')),
-    'tournament, host known': ('dew', dict(preset='tournament')),
+    'SynthID': ('synthid', {}),
+    'bias': ('dew', dict(preset='calibrated', lam=2.5)),
+    'KGW': ('kgw', dict(width=3, gamma=.5, delta=2.)),
+    'Unigram': ('unigram', dict(gamma=.5, delta=2.)),
+    'sub-keys': ('dew', dict(preset='tournament', keys=64)),
     'order 1': ('dew', dict(preset='tournament', order=1)),
     'order 3': ('dew', dict(preset='tournament', order=3)),
-    'bias': ('dew', dict(preset='calibrated', lam=2.5)),
-    'SynthID': ('synthid', {}),
-    'KGW': ('kgw', dict(width=3, gamma=.5, delta=2.)),
-    'Unigram': ('unigram', dict(gamma=.5, delta=2.))}
-CANDIDATES, RIDGE, SHARE = 64, 10., .3
+    'words': ('dew', dict(preset='multilingual')),
+    'EXP': ('exp', {}),
+    'DiPmark': ('dipmark', {}),
+    'Unbiased': ('unbiased', {}),
+    'MorphMark': ('morphmark', {}),
+    'SIR': ('sir', {}),
+    'X-SIR': ('xsir', {})}
+WIDTHS = dict(kgw=3, unigram=0, synthid=3, exp=4, dipmark=3, unbiased=3, morphmark=1)   # of the window that a rule hashes
+CANDIDATES, SHARE, LIKELY = 64, .3, 8
 
-# ---------------------------------------------------------------- what an attacker sees
-class Pairs:
-    "Windows, tokens and text numbers of some texts"
-    def __init__(self, s, texts, weights=None):
-        ids = s.host.tokenizer(list(texts), add_special_tokens=False)['input_ids']
-        w, at = zip(*(text_windows(np.asarray(x), s.k, s.special) for x in ids))
-        self.w = torch.from_numpy(np.concatenate(w)).to(s.device)
-        self.x = torch.from_numpy(np.concatenate([np.asarray(x)[p] for x,p in zip(ids, at)])).to(s.device)
-        self.i = np.repeat(np.arange(len(ids)), [len(p) for p in at])
-        self.ids, self.at, self.weight = ids, at, torch.ones(len(self.x), device=s.device)
-    def first(self, n):
-        new, keep = object.__new__(Pairs), int((self.i < n).sum())
-        new.w, new.x, new.i, new.weight = (v[:keep] for v in (self.w, self.x, self.i, self.weight))
-        return new
-    def by_text(self, v): return np.bincount(self.i, v)/np.maximum(np.bincount(self.i), 1)
+def slug(name): return ''.join(ch if ch.isalnum() else '-' for ch in name.lower())
 
-# ---------------------------------------------------------------- learners: score(windows, tokens (N, m)) -> (N, m)
-class ByKernel:
-    "Mean likeness to marked pairs, less that to unmarked ones, by the tournament's kernel"
-    def __init__(self, s, own, other):
-        self.s, self.kernel = s, SignKernel(s.scheme.config.order)
-        self.c = s.contexts(torch.cat([own.w, other.w]))
-        self.x, self.y = torch.cat([own.x, other.x]), torch.cat(
-            [own.weight/own.weight.sum(), -other.weight/other.weight.sum()])
-    def __call__(self, w, ids, cells=3e8):
-        c, out = self.s.contexts(w), []
-        rows = max(1, int(cells//(ids.shape[1]*len(self.x))))
-        for a in range(0, len(w), rows):
-            cc, tt = c[a:a+rows] @ self.c.T, self.s.tokens[ids[a:a+rows]]
-            part = tt @ self.s.tokens[self.x].T                             # (rows, m, pairs)
-            out.append((self.kernel(part, cc[:, None].expand_as(part)) @ self.y))
-        return torch.cat(out)
+# ---------------------------------------------------------------- a host that writes, and what is kept of it
+class Bench:
+    "The host, its prompts, and files"
+    def __init__(self, a):
+        self.a, self.host, self.enc = a, load_host(), load_encoder()
+        self.device, self.tok = self.host.model.device, self.host.tokenizer
+        self.special = np.array(sorted(set(self.tok.all_special_ids)))
+        P = list(build_corpus(self.host, n=a.held + a.forged + max(a.n), seed=77).prompts)
+        self.prompts = dict(held=P[:a.held], fresh=P[a.held:a.held+a.forged], learn=P[a.held+a.forged:])
+        for d in ('texts', 'rows'): (a.work/d).mkdir(parents=True, exist_ok=True)
+        self.t0 = time.time()
+    def say(self, *what): print(f'{time.time()-self.t0:6.0f} s', *what, flush=True)
+    def ids(self, texts): return self.tok(list(texts), add_special_tokens=False)['input_ids']
+    def pairs(self, texts, k): return Pairs(self.ids(texts), k, self.special, self.device)
+    @torch.no_grad()
+    def batch(self, parts, seed):
+        "Texts of one batch; parts: (function of width and prompts to a processor or None, prompts)"
+        prompts, sizes = [p for _,ps in parts for p in ps], [len(ps) for _,ps in parts]
+        def make(width):
+            steps = [f and f(width, ps) for f,ps in parts]
+            def go(ids, scores):
+                cut = zip(steps, ids.split(sizes), scores.split(sizes))
+                return torch.cat([f(i, s).to(scores) if f else s for f,i,s in cut])
+            return go
+        seeds = [content_seed('forging', seed, p) for p in prompts]
+        out = iter(continue_ids(self.host, [self.tok(p)['input_ids'] for p in prompts], make, SeededSampler(seeds),
+                   max_new_tokens=self.a.tokens, min_new_tokens=self.a.tokens, no_repeat_ngram_size=0))
+        return [[next(out) for _ in ps] for _,ps in parts]
+    def write(self, jobs, seed, done):
+        "Texts of jobs (name, function, prompts) in batches across jobs; done(name, prompts, texts) after each batch"
+        rows, i = [(n, f, p) for n,f,ps in jobs for p in ps], 0
+        while i < len(rows):
+            parts = {}
+            for n,f,p in rows[i:i+self.a.batch]: parts.setdefault(n, (f, []))[1].append(p)
+            try: out = self.batch(list(parts.values()), seed)
+            except RuntimeError as e:
+                if self.a.batch == 1 or not is_full(e): raise
+                out, self.a.batch = None, self.a.batch//2
+            if out is None:
+                torch.cuda.empty_cache()
+                continue
+            for (n,(_,ps)),texts in zip(parts.items(), out): done(n, ps, texts)
+            i += sum(len(ps) for _,ps in parts.values())
+            self.say('wrote', i, 'of', len(rows), 'texts:', ', '.join(map(str, parts))[:60])
+    def kept(self, wanted, seed):
+        "Texts of (name, function, prompts), from their files as far as they are there; the others are written"
+        have, files = {}, {n: self.a.work/'texts'/f'{n}.jsonl' for n,_,_ in wanted}
+        for n,f in files.items():
+            have[n] = {r['prompt']: r['text'] for r in whole_lines(f)}
+        def done(n, prompts, texts):
+            have[n] |= dict(zip(prompts, texts))
+            append(files[n], [dict(prompt=p, text=t) for p,t in zip(prompts, texts)])
+        self.write([(n, f, [p for p in ps if p not in have[n]]) for n,f,ps in wanted], seed, done)
+        return {n: [have[n][p] for p in ps] for n,_,ps in wanted}
+    def unmarked(self, wait=True):
+        "Texts without a mark, written once by whoever holds the lock"
+        try:
+            with FileLock(self.a.work/'unmarked.lock', timeout=-1 if wait else 0):
+                return self.kept([(f'unmarked-{n}', None, p) for n,p in self.prompts.items()], 12)
+        except Timeout: return None
+    @torch.no_grad()
+    def views(self, texts, prompts, rows=32):
+        "For each text: the host's probability of its tokens, and its likeliest tokens with their logarithms"
+        left, ids = [self.tok(p)['input_ids'] for p in prompts], self.ids(texts)
+        out, order = [None]*len(ids), sorted(range(len(ids)), key=lambda i: len(left[i]) + len(ids[i]))
+        for j in range(0, len(order), rows):
+            some = order[j:j+rows]
+            x, mask = pad_ids([left[i] + list(ids[i]) for i in some], side='right', device=self.device)
+            y = self.host.model(input_ids=x, attention_mask=mask).logits
+            for r,i in enumerate(some):
+                a, b = len(left[i]), len(left[i]) + len(ids[i])
+                z = y[r, a-1:b-1].float().log_softmax(-1)
+                top = z.topk(LIKELY, 1)
+                out[i] = z.gather(1, x[r, a:b, None])[:, 0].exp(), top.indices, top.values
+        return out
+    def ppl(self, texts, prompts): return perplexity(self.host, texts, prompts, batch_size=32).values
 
-class ByForm:
-    "t'Mc, with M the difference of mean outer products, whitened on both sides"
-    def __init__(self, s, own, other):
-        self.s = s
-        t = [s.tokens[p.x] for p in (own, other)]
-        c = [s.contexts(p.w) for p in (own, other)]
-        D = t[0].T @ c[0]/len(t[0]) - t[1].T @ c[1]/len(t[1])
-        def inverse(v):
-            S = v.T @ v/len(v)
-            return torch.linalg.inv(S + RIDGE*S.trace()/len(S)*torch.eye(len(S), device=S.device))
-        self.m = inverse(torch.cat(t)) @ D @ inverse(torch.cat(c))
-    def __call__(self, w, ids):
-        return torch.einsum('nmd,nd->nm', self.s.tokens[ids], self.s.contexts(w) @ self.m.T)
+def append(file, rows):
+    with open(file, 'a') as f: f.write(''.join(json.dumps(r) + '\n' for r in rows))
 
-class ByCount:
-    "How much oftener a pair stood in marked texts; without a window, how much oftener a token did"
-    def __init__(self, s, own, other, width):
-        self.s, self.width = s, width
-        a, b = (self.names(p.w, p.x[:, None])[:, 0] for p in (own, other))
-        self.known, at = torch.unique(torch.cat([a, b]), return_inverse=True)
-        n = [torch.bincount(v, minlength=len(self.known)).float() for v in (at[:len(a)], at[len(a):])]
-        self.value = (n[0]/len(a) - n[1]/len(b))/(n[0]/len(a) + n[1]/len(b) + 1/len(a))
-    def names(self, w, ids):
-        h = torch.zeros(len(w), dtype=torch.int64, device=w.device)
-        for j in range(self.width): h = (h*1_000_003 + w[:, -1-j] + 1) % (1 << 44)
-        return h[:, None]*(1 << 18) + ids
-    def __call__(self, w, ids):
-        k = self.names(w, ids)
-        at = torch.searchsorted(self.known, k).clamp_max(len(self.known) - 1)
-        return torch.where(self.known[at] == k, self.value[at], 0.)
-
-def learner(s, own, other):
-    "The learner that knows a victim's rule"
-    if s.kind == 'dew': return (ByForm if s.scheme.config.rule == 'bias' else ByKernel)(s, own, other)
-    return ByCount(s, own, other, 0 if s.kind == 'unigram' else 3)
+def whole_lines(file):
+    "Rows of a JSONL file; a last line that was cut off counts for nothing"
+    out = []
+    if not file.exists(): return out
+    for line in file.read_text().split('\n')[:-1]:
+        try: out.append(json.loads(line))
+        except json.JSONDecodeError: pass
+    return out
 
 # ---------------------------------------------------------------- a victim
 class Victim:
-    "One scheme under one key, its texts and what an attacker can compute"
-    def __init__(self, a, host, enc, name, key):
-        self.a, self.host, self.name, self.device = a, host, name, host.model.device
-        self.kind, params = VICTIMS[name]
-        cls = SCHEMES[self.kind]
-        self.scheme = cls(host, enc, key, **params)
-        self.rival = self.scheme.rekey(key + 100)
-        self.k = 3
-        self.special = np.array(sorted(set(host.tokenizer.all_special_ids)))
-        self.mask = special_mask(self.special).to(self.device)
-        if self.kind == 'dew':
-            wm = self.scheme.watermark
-            self.k, self.encode = wm.contexts.k, wm.contexts
-            tokens = wm.blueprint.tokens
-            self.tokens = unit_vectors(tokens.embeddings, tokens.whitening).float().to(self.device)
+    "One scheme under one key, and what an attacker can compute"
+    def __init__(self, bench, name, key, first=None):
+        self.bench, self.name, self.key, self.device = bench, name, key, bench.device
+        self.kind, params = VICTIMS[name] if name in VICTIMS else (name, {})
+        enc = load_encoder('use-multilingual') if params.get('preset') == 'multilingual' and not first else bench.enc
+        if first is None: self.scheme = find_scheme(self.kind)(bench.host, enc, key, **params)
+        else: self.scheme = first.scheme.rekey(key)
+        self.k, self.mask = max(3, WIDTHS.get(self.kind, 3)), special_mask(bench.special).to(self.device)
+        self.knows = self.kind in WIDTHS                      # whether there is a learner of its rule
+        if self.kind != 'dew' or self.scheme.config.contexts == 'words': return
+        self.knows = True
+        wm = self.scheme.watermark
+        self.encode, tokens = wm.contexts, wm.blueprint.tokens
+        self.k, self.order = self.encode.k, self.scheme.config.order
+        self.tokens = first.tokens if first else unit_vectors(tokens.embeddings, tokens.whitening).float().to(self.device)
+    def processor(self, width, prompts):
+        if self.kind == 'dew': return self.scheme.watermark.processor(width, [f'{self.key}/{p}' for p in prompts])
+        return self.scheme.processor(width)
     def contexts(self, w):
-        if self.kind != 'dew': return w
-        if not getattr(self.encode, 'needs_encoder', True): return self.encode.encode(w).to(self.device)
-        return self.encode.encode(w.cpu().numpy()).to(self.device).float()
-    def write(self, prompts, seed, processor):
-        a = self.a
-        return complete(self.host, prompts, a.tokens, seed=seed, processor=processor, batch_size=a.batch,
-                        min_new_tokens=a.tokens, no_repeat_ngram_size=0)
-    def marked(self, scheme, prompts, seed):
-        if getattr(scheme, 'warped', False):
-            from dew_nb.evaluation.bench import Bench
-            how = dict(tokens=self.a.tokens, temperature=1., top_p=1., top_k=0, no_repeat_ngram=0,
-                       min_tokens=self.a.tokens)
-            return Bench(str(self.device), self.a.batch).generate(scheme, self.host, prompts, seed, how)
-        return self.write(prompts, seed, scheme.processor)
+        if not getattr(self.encode, 'needs_encoder', True): return self.encode.encode(w).to(self.device).float()
+        distinct, at = torch.unique(w, dim=0, return_inverse=True)
+        return self.encode.encode(distinct.cpu().numpy()).to(self.device).float()[at]
+    def code(self, w):
+        "What names KGW's list, before the secret shuffle"
+        V, h = self.scheme.green.vocab, w[:, -3]
+        for j in (-2, -1): h = h*w[:, j] % V
+        return h
+    def pairs(self, texts):
+        p = self.bench.pairs(texts, self.k)
+        if self.kind == 'dew' and self.knows: p.c = self.contexts(p.w)
+        return p
+    def learner(self, attacker, own, other):
+        "What an attacker makes of pairs"
+        if attacker == 'counts': return ByRatio(own, other)
+        if self.kind != 'dew': return BySame(own, other, WIDTHS[self.kind], self.code if self.kind == 'kgw' else None)
+        if self.scheme.config.rule == 'bias': return ByForm(own, other, self.tokens, self.contexts)
+        return ByKernel(own, other, self.tokens, self.contexts, self.order)
 
-def probabilities(s, texts, prompts):
-    "The host's probability of every scored token, beside the pairs of the same texts"
-    p, out = Pairs(s, texts), []
-    with torch.no_grad():
-        for ids,at,prompt in zip(p.ids, p.at, prompts):
-            left = s.host.tokenizer(prompt)['input_ids']
-            x = torch.tensor([left + list(ids)], device=s.device)
-            q = s.host.model(x).logits[0].float().softmax(-1)
-            where = torch.as_tensor(np.asarray(at) + len(left), device=s.device)
-            out.append(q[where - 1, x[0, where]])
-    p.weight = 1 - torch.cat(out)
-    return p
+def arms(a, victim, first):
+    "(attacker, n, lam) of one key: what is learnt, and with which strengths it forges"
+    n = [x for x in a.n if first or x <= a.others]
+    out = [('rule', x, a.lam[0]) for x in n] if victim.knows and 'rule' in a.attackers else []
+    if not first: return out
+    strong = sorted({x for x in n if x == 250} | {max(n)})
+    if out: out += [('rule', x, l) for l in a.lam[1:] for x in strong]
+    if 'host' in a.attackers and victim.name in a.host_for: out += [('host', x, a.lam[0]) for x in strong]
+    if 'counts' in a.attackers: out += [('counts', max(n), l) for l in a.steal]
+    return out
 
-# ---------------------------------------------------------------- what is done with it
-def tell(s, f, A, B):
-    "AUROC of the learnt score: other texts of the key against another key's"
-    x, y = (p.by_text(f(p.w, p.x[:, None])[:, 0].float().cpu().numpy()) for p in (A, B))
-    return auroc(x, y).value
-
-def forger(s, f, sigma, lam):
-    "Adds lam*tanh(learnt/sigma) to the likeliest tokens"
-    def make(width):
+# ---------------------------------------------------------------- what is done with what was learnt
+def forger(s, f, shape):
+    "Adds what was learnt to the likeliest tokens; shape: from scores to logits"
+    def make(width, prompts):
         def go(ids, scores):
             w, full = last_windows(ids, width, s.k, s.mask)
-            if not bool(full.any()): return scores
+            if ids.shape[1] - width < s.k: return scores
             few = scores.topk(CANDIDATES, 1).indices
-            b = lam*torch.tanh(f(w.to(ids.device), few).to(scores)/sigma)
-            return scores.scatter_add(1, few, b*full[:, None].to(scores))
+            return scores.scatter_add(1, few, shape(f(w, few)).to(scores)*full[:, None].to(scores))
         return go
     return make
 
-def wash(s, f, texts, prompts, rng):
-    "Texts with their best-scoring 30% of tokens replaced by low-scoring likely ones; f None: at random"
-    out, tok = [], s.host.tokenizer
-    with torch.no_grad():
-        for text,prompt in zip(texts, prompts):
-            p, left = Pairs(s, [text]), tok(prompt)['input_ids']
-            ids, at = list(p.ids[0]), torch.as_tensor(p.at[0])
-            x = torch.tensor([left + ids], device=s.device)
-            few = s.host.model(x).logits[0, at.to(s.device) + len(left) - 1].topk(8, 1).indices
-            n = int(SHARE*len(at))
-            if f is None:
-                best = torch.as_tensor(rng.permutation(len(at))[:n])
-                pick = few[best.to(s.device), torch.as_tensor(rng.integers(0, 8, n)).to(s.device)]
-            else:
-                best = f(p.w, p.x[:, None])[:, 0].topk(n).indices.cpu()
-                low = f(p.w[best.to(s.device)], few[best.to(s.device)])
-                pick = few[best.to(s.device)].gather(1, low.argmin(1, keepdim=True))[:, 0]
-            for j,v in zip(at[best].tolist(), pick.tolist()): ids[j] = v
-            out.append(tok.decode(ids))
+def wash(s, f, shape, texts, views, rng=None):
+    "Texts with 30% of their tokens replaced by likely ones of a low score, where most is gained; f None: at random"
+    bench, out = s.bench, []
+    ids = bench.ids(texts)
+    p = Pairs(ids, s.k, bench.special, s.device)
+    few = torch.cat([v[1][torch.as_tensor(a, device=s.device)] for v,a in zip(views, p.at)])
+    logp = torch.cat([v[2][torch.as_tensor(a, device=s.device)] for v,a in zip(views, p.at)])
+    if f is None: gain, new = torch.from_numpy(rng.random(len(p.x))).to(s.device), few.gather(1,
+        (logp + torch.from_numpy(rng.gumbel(size=tuple(logp.shape))).to(logp)).argmax(1, keepdim=True))
+    else:
+        b = shape(f(p.w, torch.cat([p.x[:, None], few], 1)))
+        best = (logp - b[:, 1:]).argmax(1, keepdim=True)
+        new, gain = few.gather(1, best), b[:, 0] - b[:, 1:].gather(1, best)[:, 0]
+    new, gain = new[:, 0].cpu().numpy(), gain.cpu().numpy()
+    for t,(x,at) in enumerate(zip(ids, p.at)):
+        g, n, x = gain[p.i == t], new[p.i == t], np.array(x)
+        best = np.argsort(-g)[:int(SHARE*len(at))]
+        x[np.asarray(at)[best]] = n[best]
+        out.append(bench.tok.decode(x.tolist()))
     return out
 
+def share(hits, n):
+    "A share with Wilson's interval"
+    r = binomtest(int(hits), int(n)).proportion_ci(method='wilson')
+    return dict(found=hits/n, low=r.low, high=r.high, texts=int(n))
+
 def read(scheme, texts):
-    "Share accepted at 1%, and the mean score"
+    "Share accepted at 1%, the mean score; and scores and p-values"
     m = scheme.measure(texts)
-    return dict(found=float((m['p_value'] <= .01).mean()), score=float(np.mean(m['score'])))
+    hit = int((m['p_value'] <= .01).sum())
+    return share(hit, len(texts)) | dict(score=float(np.mean(m['score']))), m
 
-def study(s, key):
-    "All figures of one victim under one key"
-    a, rows, t0 = s.a, [], time.time()
-    P = list(build_corpus(s.host, n=max(a.n) + a.held + a.forged, seed=77).prompts)
-    learn, held, fresh = P[:max(a.n)], P[max(a.n):max(a.n)+a.held], P[-a.forged:]
-    mine, plain = s.marked(s.scheme, learn, 11), s.write(learn, 12, None)
-    more, theirs = s.marked(s.scheme, held, 13), s.marked(s.rival, held, 14)
-    known = 'host known' in s.name
-    own = probabilities(s, mine, learn) if known else Pairs(s, mine)
-    other = probabilities(s, plain, learn) if known else Pairs(s, plain)
-    A, B, rng = Pairs(s, more), Pairs(s, theirs), np.random.default_rng(0)
-    some = more[:a.washed]
-    base = dict(victim=s.name, key=key, n=0)
-    rows.append(base | dict(what='marked') | read(s.scheme, more))
-    rows.append(base | dict(what='random wash') | read(s.scheme, wash(s, None, some, held, rng)))
-    free = s.write(fresh, 15, None)
-    ppl = lambda t: float(np.median(perplexity(s.host, t, fresh, batch_size=64).values))
-    rows.append(base | dict(what='unmarked', ppl=ppl(free)) | read(s.scheme, free))
-    for n in a.n:
-        f = learner(s, own.first(n), other.first(n))
-        base = dict(victim=s.name, key=key, n=n)
-        rows.append(base | dict(what='tell', auroc=tell(s, f, A, B)))
-        U = other.first(min(n, 25))
-        sigma = float(f(U.w, U.x[:, None]).std())
-        for lam in a.lam if n in a.forge_n else ():
-            t = s.write(fresh, 15, forger(s, f, sigma, lam))
-            rows.append(base | dict(what='forged', lam=lam, ppl=ppl(t)) | read(s.scheme, t)
-                        | {f'rival_{k}': v for k,v in read(s.rival, t).items()})
-        if n in a.forge_n: rows.append(base | dict(what='washed') | read(s.scheme, wash(s, f, some, held, rng)))
-        print(s.name, key, n, f'{time.time()-t0:.0f} s', rows[-1], flush=True)
-    return rows
+class Study:
+    "All figures of one victim under its keys"
+    def __init__(self, bench, name):
+        self.bench, self.a, self.name = bench, bench.a, name
+        self.file = self.a.work/'rows'/f'{slug(name)}.jsonl'
+        self.forgeries = self.a.work/'rows'/f'{slug(name)}-texts.jsonl'
+        self.have = {self.label(r) for r in whole_lines(self.file)}
+    def label(self, r): return tuple(r[k] for k in ('key', 'what', 'attacker', 'n', 'lam'))
+    def keep(self, key, what, attacker='', n=0, lam=0., **figures):
+        r = dict(victim=self.name, key=key, what=what, attacker=attacker, n=n, lam=lam) | figures
+        append(self.file, [r])
+        self.have.add(self.label(r))
+        self.bench.say(*(f'{v:.3f}' if isinstance(v, float) else v for v in r.values() if v == v))
+    def lacks(self, *label): return label not in self.have
+    def run(self):
+        a, b = self.a, self.bench
+        first = Victim(b, self.name, a.keys[0])
+        self.of = {k: first if k == a.keys[0] else Victim(b, self.name, k, first) for k in a.keys}
+        n = {k: max([x for x in a.n if k == a.keys[0] or x <= a.others], default=0) for k in a.keys}
+        jobs = [(f'{slug(self.name)}-{k}-{part}', s.processor, b.prompts[part][:n[k] if part == 'learn' else None])
+                for k,s in self.of.items() for part in ('held', 'learn')]
+        if all(self.done(k) for k in a.keys): return b.say(self.name, 'is done')
+        self.texts = b.kept(jobs, 11)
+        self.plain = b.unmarked()
+        for i,k in enumerate(a.keys): self.one(k, a.keys[(i + 1) % len(a.keys)])
+    def done(self, k):
+        out = arms(self.a, self.of[k], k == self.a.keys[0])
+        return not any(self.lacks(k, 'forged', *x) for x in out) and not self.lacks(k, 'unmarked', '', 0, 0.)
+    def of_key(self, k, part): return self.texts[f'{slug(self.name)}-{k}-{part}']
+    def one(self, key, rival):
+        "One key: what is learnt, then what is done with it"
+        a, b, s = self.a, self.bench, self.of[key]
+        if self.done(key): return
+        plan = arms(a, s, key == a.keys[0])
+        held, mine = self.of_key(key, 'held'), self.of_key(key, 'learn')
+        if not plan: return self.controls(s, key, held)
+        plain = self.plain['unmarked-learn'][:len(mine)]
+        own, other = s.pairs(mine), s.pairs(plain)
+        fresh, none = s.pairs(held), s.pairs(self.plain['unmarked-held'])
+        theirs = s.pairs(self.of_key(rival, 'held')) if rival != key else None
+        self.controls(s, key, held)
+        learnt = {}
+        for attacker,n in dict.fromkeys(x[:2] for x in plan):
+            if attacker == 'host': own, other = self.weighted(own, mine), self.weighted(other, plain)
+            f = s.learner(attacker, own.first(n), other.first(n))
+            of = lambda p: f(p.w, p.x[:, None])[:, 0].float()
+            u = of(none)
+            sigma = max(float(u.std()), 1e-12)
+            learnt[attacker, n] = f, sigma
+            if attacker == 'host': own.weight, other.weight = torch.ones_like(own.weight), torch.ones_like(other.weight)
+            if not self.lacks(key, 'tell', attacker, n, 0.): continue
+            x, y = fresh.by_text(of(fresh).cpu().numpy()), none.by_text(u.cpu().numpy())
+            e = auroc(x, y)
+            r = auroc(x, theirs.by_text(of(theirs).cpu().numpy())).value if theirs is not None else float('nan')
+            self.keep(key, 'tell', attacker, n, auroc=e.value, auroc_low=e.low, auroc_high=e.high, auroc_rival=r, texts=len(x))
+        def shape(attacker, n, lam):
+            sigma = learnt[attacker, n][1]
+            return (lambda v: lam*v) if attacker == 'counts' else (lambda v: lam*torch.tanh(v/sigma))
+        some, at = held[:a.washed], b.prompts['held'][:a.washed]
+        views = b.views(some, at)
+        if self.lacks(key, 'random wash', '', 0, 0.): self.washed(s, key, some, at, views, 'random wash')
+        for x in plan:
+            if (x[1] in (250, max(a.n)) and x[2] in (a.lam[0], *a.steal[:1]) and self.lacks(key, 'washed', *x)):
+                self.washed(s, key, some, at, views, 'washed', x, learnt[x[:2]][0], shape(*x))
+        got, todo = {}, [x for x in plan if self.lacks(key, 'forged', *x)]
+        def done(x, prompts, texts):
+            got.setdefault(x, []).extend(texts)
+            if len(got[x]) == a.forged: self.forged(s, key, rival, x, got.pop(x))
+        b.write([(x, forger(s, learnt[x[:2]][0], shape(*x)), b.prompts['fresh']) for x in todo], 15, done)
+    def weighted(self, pairs, texts):
+        "Pairs that count as much as the host doubted their token"
+        p = self.bench.views(texts, self.bench.prompts['learn'][:len(texts)])
+        pairs.weight = 1 - torch.cat([v[0][torch.as_tensor(at, device=v[0].device)] for v,at in zip(p, pairs.at)])
+        return pairs
+    def controls(self, s, key, held):
+        b = self.bench
+        if self.lacks(key, 'marked', '', 0, 0.):
+            p = b.ppl(held, b.prompts['held'])
+            self.keep(key, 'marked', **read(s.scheme, held)[0], ppl=float(np.nanmedian(p)))
+        if self.lacks(key, 'unmarked', '', 0, 0.):
+            t = self.plain['unmarked-fresh']
+            self.keep(key, 'unmarked', **read(s.scheme, t)[0], ppl=float(np.nanmedian(b.ppl(t, b.prompts['fresh']))))
+    def washed(self, s, key, texts, prompts, views, what, x=('', 0, 0.), f=None, shape=None):
+        out = wash(s, f, shape, texts, views, np.random.default_rng(0))
+        p = self.bench.ppl(out, prompts)
+        self.keep(key, what, *x, **read(s.scheme, out)[0], ppl=float(np.nanmedian(p)))
+    def forged(self, s, key, rival, x, texts):
+        b = self.bench
+        r, m = read(s.scheme, texts)
+        p, other = b.ppl(texts, b.prompts['fresh'][:len(texts)]), self.of[rival].scheme if rival != key else None
+        if other is not None: r['rival_found'] = read(other, texts)[0]['found']
+        append(self.forgeries, [dict(victim=self.name, key=key, attacker=x[0], n=x[1], lam=x[2], i=i, text=t,
+            score=round(float(m['score'][i]), 4), p_value=float(f"{m['p_value'][i]:.4g}"), ppl=round(float(p[i]), 2))
+            for i,t in enumerate(texts)])
+        self.keep(key, 'forged', *x, **r, ppl=float(np.nanmedian(p)))
 
-def main():
+# ---------------------------------------------------------------- what is stored
+def settings_of(a):
+    "What the run was asked for, to stand beside its figures"
+    leave = 'victims', 'attackers', 'collect'
+    return dict(settings={k: v for k,v in vars(a).items() if not isinstance(v, Path) and k not in leave})
+
+def collect(a, sample=2):
+    "One table of all victims so far, and a few forgeries of each arm"
+    with FileLock(a.work/'collect.lock'):
+        files = sorted((a.work/'rows').glob('*.jsonl'))
+        rows = [r for f in files if not f.stem.endswith('-texts') for r in whole_lines(f)]
+        texts = [r for f in files if f.stem.endswith('-texts') for r in whole_lines(f) if r['i'] < sample]
+        if not rows: return
+        order = {v: i for i,v in enumerate(VICTIMS)}
+        d = pd.DataFrame(rows)
+        d = d.assign(o=d['victim'].map(order).fillna(99)).sort_values(['o', 'victim', 'key', 'what', 'attacker', 'n', 'lam'])
+        label = ['victim', 'key', 'what', 'attacker', 'n', 'lam']
+        d = d.drop(columns='o').drop_duplicates(label, keep='last').reset_index(drop=True)
+        d.to_parquet(a.out/'forging.parquet', index=False)
+        write_texts(a.out/'forging_texts.jsonl.gz', texts)
+        (a.out/'forging.json').write_text(json.dumps(dict(
+            command='python nbs/studies/forging.py --work WORK --out nbs/studies/data', candidates=CANDIDATES, share=SHARE,
+            victims={v: VICTIMS.get(v, (v, {})) for v in dict.fromkeys(d['victim'])},
+            **json.loads((a.work/'machine.json').read_text())), indent=1) + '\n')
+
+def arguments():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--out', type=Path, required=True)
-    ap.add_argument('--victims', nargs='+', default=list(VICTIMS), choices=list(VICTIMS))
-    ap.add_argument('--keys', type=int, nargs='+', default=[900])
-    ap.add_argument('--n', type=int, nargs='+', default=[25, 100, 250, 1000])
-    ap.add_argument('--forge-n', type=int, nargs='+', default=[25, 250, 1000])
+    ap.add_argument('--work', type=Path, help='for texts and finished figures; a folder of --out if not given')
+    ap.add_argument('--collect', action='store_true', help='gather what is finished in WORK, and no more')
+    ap.add_argument('--victims', nargs='+', default=list(VICTIMS), help='names of VICTIMS, or kinds of the registry')
+    ap.add_argument('--attackers', nargs='+', default=['rule', 'host', 'counts'], choices=['rule', 'host', 'counts'])
+    ap.add_argument('--host-for', nargs='+', default=['tournament'], help='victims of the learner with the host')
+    ap.add_argument('--keys', type=int, nargs='+', default=[900, 901, 902])
+    ap.add_argument('--n', type=int, nargs='+', default=[25, 100, 250, 1000, 2000])
+    ap.add_argument('--others', type=int, default=250, help='most texts of the other keys')
     ap.add_argument('--lam', type=float, nargs='+', default=[2.5, 5.])
+    ap.add_argument('--steal', type=float, nargs='+', default=[7.5], help="strengths of the attacker 'counts'")
     ap.add_argument('--held', type=int, default=100)
-    ap.add_argument('--forged', type=int, default=64)
-    ap.add_argument('--washed', type=int, default=32)
+    ap.add_argument('--forged', type=int, default=100)
+    ap.add_argument('--washed', type=int, default=50)
     ap.add_argument('--tokens', type=int, default=200)
-    ap.add_argument('--batch', type=int, default=500)
+    ap.add_argument('--batch', type=int, default=700 if torch.cuda.is_available() else 16)
     a = ap.parse_args()
-    a.out.mkdir(parents=True, exist_ok=True)
-    host, enc = load_host(), load_encoder()
-    f = a.out/'forging.parquet'
-    done = pd.read_parquet(f).to_dict('records') if f.exists() else []
-    for key in a.keys:
-        for v in a.victims:
-            if any((r['victim'], r['key']) == (v, key) for r in done): continue
-            done += study(Victim(a, host, enc, v, key), key)
-            pd.DataFrame(done).to_parquet(f, index=False)
-            torch.cuda.empty_cache()
-    (a.out/'forging.json').write_text(json.dumps(dict(
-        command='python nbs/studies/forging.py --out nbs/studies/data', candidates=CANDIDATES, ridge=RIDGE, share=SHARE,
-        settings={k: v for k,v in vars(a).items() if not isinstance(v, Path)}, **machine(host, enc)), indent=1) + '\n')
+    a.work = a.work or a.out/'forging'
+    for d in (a.out, a.work): d.mkdir(parents=True, exist_ok=True)
+    for v in a.victims:
+        if v not in VICTIMS: find_scheme(v)
+    return a
+
+def main():
+    a = arguments()
+    if a.collect: return collect(a)
+    bench = Bench(a)
+    stamp = machine(bench.host, bench.enc)
+    first = a.work/'machine.json'
+    if not first.exists(): first.write_text(json.dumps(dict(settings_of(a), **stamp)))
+    bench.unmarked(wait=False)
+    failed = []
+    for v in a.victims:
+        try:
+            with torch.no_grad(): Study(bench, v).run()
+        except Exception:                                     # the others go on
+            traceback.print_exc()
+            failed.append(v)
+        collect(a)
+        if torch.cuda.is_available(): torch.cuda.empty_cache()
+    if failed: raise SystemExit(f'no figures of {", ".join(failed)}: see the traceback above')
 
 if __name__ == '__main__': main()
