@@ -20,7 +20,7 @@ import psutil, torch
 SHAPES = {'llama-3b': dict(vocab_size=128256, hidden_size=3072, intermediate_size=8192, num_hidden_layers=28, num_attention_heads=24,
                            num_key_value_heads=8, head_dim=128, max_position_embeddings=8192),
           'toy': dict(vocab_size=60000, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-                      num_key_value_heads=2, head_dim=16, max_position_embeddings=8192)}
+                      num_key_value_heads=2, head_dim=64, max_position_embeddings=8192)}
 PROMPT = 'The old harbour was quiet in the early morning, and'
 
 def work() -> float:
