@@ -127,7 +127,8 @@ def main():
     from dew_nb.evaluation.content import machine
     from vllm import __version__
     model, clock = a.model or str(asset_path('smollm2-135m')), time.perf_counter if gpu else work
-    command = 'python nbs/studies/serving.py ' + shlex.join(sys.argv[1:])
+    said = [f'nbs/studies/data/{a.out.name}' if x == str(a.out) else x for x in sys.argv[1:]]
+    command = shlex.join(['python', 'nbs/studies/serving.py', *said])
     res = dict(command=command, vllm=__version__, model=a.shape or a.model or 'smollm2-135m', rounds=a.rounds, tokens=a.tokens,
                seconds='of the clock' if gpu else 'of work', runner=os.environ.get('VLLM_USE_V2_MODEL_RUNNER', ''),
                **machine(device='cuda' if gpu else 'cpu'))
