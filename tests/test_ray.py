@@ -118,3 +118,87 @@ def test_command(made, alone):
     code, said, err = call_command(dew_detect, *args, '--out', str(made['dir']/'pq'), '--ray', '--workers', '2', str(path))
     assert code == 1 and '600 texts' in said, err
     for r,a in zip(verdict_rows(made['dir']/'pq'), alone): assert r['z'] == pytest.approx(a['z'], abs=1e-4)
+
+
+@pytest.fixture(scope='module')
+def study(tmp_path_factory):
+    "A study that takes seconds: a random model with the embedded host's tokenizer"
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+    d, tok = tmp_path_factory.mktemp('study'), load_host().tokenizer
+    torch.manual_seed(0)
+    LlamaForCausalLM(LlamaConfig(vocab_size=len(tok), hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+                                 num_key_value_heads=2, bos_token_id=1, eos_token_id=2)).save_pretrained(d/'host')
+    tok.save_pretrained(d/'host')
+    (d/'small.toml').write_text(f"""name = "small"
+hosts = ['{d/'host'}']
+encoders = []
+seeds = [0, 1]
+unit = 1
+[corpus]
+source = "topics"
+n = 4
+[generation]
+tokens = 12
+[[schemes]]
+kind = "unigram"
+[[attacks]]
+kind = "deletion"
+rate = 0.3
+""")
+    return d
+
+
+def content(out):
+    "All that was computed, without times"
+    from dew_nb.evaluation.store import load_results
+    r, by = load_results(out), ['source', 'seed', 'attack', 'i']
+    return [f.sort_values(by).reset_index(drop=True) for f in (r.texts, r.scores)]
+
+
+def working():
+    "Processes of Ray that work on a study"
+    for p in Path('/proc').glob('[0-9]*/cmdline'):
+        try:
+            if p.read_bytes().startswith(b'ray::study_run'): yield int(p.parent.name)
+        except OSError: pass
+
+
+def test_study(study):
+    "Two workers, one killed with a unit in hand: every result of a single process, and none that was finished is made again"
+    pd = pytest.importorskip('pandas')
+    from dew_nb.evaluation.runner import run_study
+    from dew_nb.ray import study_on_ray
+    whole, out, killed = study/'whole', study/'spread', []
+    run_study(study/'small.toml', whole, progress=False, device='cpu')
+    finished = lambda: {p: p.stat().st_mtime_ns for p in out.glob('units/*/unit.json') if p.parent.name[0] != '.'}
+    def kill():
+        until = time.monotonic() + 200
+        while not killed and time.monotonic() < until:
+            held = [p for p in (out/'.locks').glob('*') if not p.name.startswith('run-')]
+            pids, done = list(working()), finished()
+            if len(done) >= 3 and held and pids:
+                os.kill(pids[0], signal.SIGKILL)
+                killed.append(done)
+            time.sleep(.002)
+    t = threading.Thread(target=kill)
+    t.start()
+    results = study_on_ray(study/'small.toml', out, workers=2, device='cpu')
+    t.join()
+    after = finished()
+    assert killed and len(killed[0]) < len(after) == len(list(whole.glob('units/*/unit.json')))
+    assert all(after[p] == when for p,when in killed[0].items())
+    assert len(results.scores)
+    for a,b in zip(content(out), content(whole)): pd.testing.assert_frame_equal(a, b)
+
+
+def test_study_command(study):
+    "dew_eval --ray goes on in a folder; a study that fails says why"
+    from dew_nb.commands import dew_eval
+    from dew_nb.ray import study_on_ray
+    code, said, err = call_command(dew_eval, str(study/'small.toml'), '--out', str(study/'whole'), '--ray', '--workers', '1', '--device', 'cpu')
+    assert code == 0 and 'unigram' in said, err
+    code, said, err = call_command(dew_eval, str(study/'small.toml'), '--workers', '2')
+    assert code == 2 and '--workers N needs --ray' in err
+    with pytest.raises(ValueError, match='no worker could finish.*No scheme matches'):
+        study_on_ray(study/'small.toml', study/'none', workers=1, only='scheme=nothing', device='cpu')

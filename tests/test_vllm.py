@@ -42,9 +42,41 @@ def files(wm, tmp_path_factory):
 def markers(files): return {n: Marker(load_scheme(f)) for n,f in files.items()}
 
 
-def test_sub_keys_are_refused(wm, tmp_path):
-    many = DEW.build(load_host(), Letters(), KEYS['default'], replace(CONFIG, keys=2), progress=False)
-    with pytest.raises(ValueError, match='keys=1'): load_scheme(many.detector().save(tmp_path/'many.dew'))
+def test_sub_keys_stay_with_their_text(wm, tmp_path, monkeypatch):
+    "Each request draws a sub-key once; it keeps it when it is stopped, moved and taken up again, and the library's own draw is the same"
+    many = DEW.build(load_host(), Letters(), KEYS['default'], replace(CONFIG, keys=8), progress=False)
+    path = many.detector().save(tmp_path/'many.dew')
+    monkeypatch.setenv('DEW_SCHEME', str(path))
+    g, Served = torch.Generator().manual_seed(1), processor_class()
+    tokens, logits = torch.randint(100, 9000, (20,), generator=g).tolist(), 4*torch.randn(1, wm.host.vocab_size, generator=g)
+    named, free = [Params(extra_args=dict(dew_text=f'order {i}')) for i in range(6)], Params()
+    for p in named: Served.validate_params(p)
+    drawn = set()
+    for _ in range(40):                                     # one object for many requests, as LLM.generate uses it
+        Served.validate_params(free)
+        drawn.add(Marker(many).subkey(free))
+    assert len(drawn) > 4
+    batch, change = ListBatch(dict(default=Marker(load_scheme(path)))), lambda **k: SimpleNamespace(**dict(removed=(), added=(), moved=()) | k)
+    want = [many.processor(0, [f'order {i}'])(torch.tensor([tokens]), logits)[0].softmax(-1) for i in range(6)]
+    assert len({tuple(w.topk(3).values.tolist()) for w in want}) > 1
+    batch.update(change(added=[(i, p, None, list(tokens)) for i,p in enumerate(named)]))
+    torch.testing.assert_close(batch.apply(logits.repeat(6, 1)).softmax(-1), torch.stack(want), atol=1e-6, rtol=0)
+    batch.update(change(removed=[0, 3], moved=[(1, 4, Move.SWAP)]))
+    batch.update(change(added=[(0, named[3], None, list(tokens)), (3, named[0], None, list(tokens))]))
+    torch.testing.assert_close(batch.apply(logits.repeat(6, 1)).softmax(-1), torch.stack([want[i] for i in (3, 4, 2, 0, 1, 5)]), atol=1e-6, rtol=0)
+    with pytest.raises(ValueError, match='dew_text must be a string'): Served.validate_params(Params(extra_args=dict(dew_text=[1])))
+
+
+def test_cuts_reach_a_kernel_side_by_side(monkeypatch):
+    "vLLM's kernel for top-k and top-p takes pointers: columns of a table would be read wrongly"
+    from dew_nb import rows
+    seen = []
+    def cut(logits, k, p):
+        seen.append((k.is_contiguous(), p.is_contiguous(), k.tolist(), p.tolist()))
+        return sorted_cut(logits, k, p)
+    monkeypatch.setattr(rows, 'find_cut', lambda: cut)
+    rows.cut_tails(torch.randn(4, 50), torch.tensor([[0, .5, 0.], [7, .25, 0.], [0, 1., 0.], [9, .75, 0.]]))
+    assert seen == [(True, True, [50, 7, 50, 9], [.5, .25, 1., .75])]
 
 
 def transformers_law(scheme, tokens, logits, params):

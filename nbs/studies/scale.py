@@ -71,7 +71,8 @@ def main():
             if rounds: found[name] = middle(rounds)
         sizes = dict(input=log.stat().st_size/a.texts, detector=det.stat().st_size,
                      output=sum((d/f'0-{i}').stat().st_size for i in range(len(run.shards)))/a.texts)
-    out = dict(command=shlex.join(['python', *sys.argv]), texts=a.texts, tokens=tokens, shards=len(run.shards), rounds=a.rounds,
+    said = [f'nbs/studies/data/{a.out.name}' if x == str(a.out) else x for x in sys.argv[1:]]
+    out = dict(command=shlex.join(['python', 'nbs/studies/scale.py', *said]), texts=a.texts, tokens=tokens, shards=len(run.shards), rounds=a.rounds,
                seconds_to_load=load, bytes=sizes, runs=found, cores=os.cpu_count(), load_average=os.getloadavg()[1], **machine())
     a.out.write_text(json.dumps(out, indent=1) + '\n')
 

@@ -1,19 +1,26 @@
 """What the mark costs in vLLM: seconds per step with and without it, in one interleaved run of one engine.
 
     .venv-serve/bin/python nbs/studies/serving.py --out nbs/studies/data/serving_cpu.json
-    python nbs/studies/serving.py --model FOLDER --batches 1 16 64 256 --tokens 128 --out nbs/studies/data/serving_gpu.json
+    python nbs/studies/serving.py --batches 1 16 64 256 --tokens 128 --texts 64 --out nbs/studies/data/serving_gpu.json
+    python nbs/studies/serving.py --shape llama-3b --batches 1 16 64 256 --tokens 128 --out nbs/studies/data/serving_gpu_3b.json
 
 Each round asks for every batch once marked and once unmarked (`{"dew": false}`), in random order; reported are medians over
 rounds of the seconds per step and of the ratio within the round. On the CPU the seconds are those of work (user and system, of all of
 the engine's processes), which a busy machine does not change; on a GPU those of the clock. With --bare another engine, without the
 processor, is timed before: what it costs to have it loaded. A detector file made for the model is given with --scheme; without it
-one is made for the embedded host.
+one is made for the embedded host. --shape takes a model of that many layers, widths and tokens with random weights and the embedded
+host's tokenizer, its scheme's tables made as long as the vocabulary: a step takes as long as with real ones. With --texts the engine
+also writes so many texts with the mark and without, which are then detected. What is finished is in --out at any time.
 """
 import argparse, gc, json, os, random, shlex, statistics, sys, tempfile, time
 from pathlib import Path
 
 import psutil, torch
 
+SHAPES = {'llama-3b': dict(vocab_size=128256, hidden_size=3072, intermediate_size=8192, num_hidden_layers=28, num_attention_heads=24,
+                           num_key_value_heads=8, head_dim=128, max_position_embeddings=8192),
+          'toy': dict(vocab_size=60000, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+                      num_key_value_heads=2, head_dim=64, max_position_embeddings=8192)}
 PROMPT = 'The old harbour was quiet in the early morning, and'
 
 def work() -> float:
@@ -28,25 +35,48 @@ def embedded_scheme(folder:str) -> str:
     from dew_nb.evaluation.content import study_key
     return str(DEW.build(load_host(device='cpu'), load_encoder(device='cpu'), study_key(0), progress=False).detector().save(f'{folder}/study.dew'))
 
-def engine(model:str, marked:bool, gpu:bool):
+def shaped(folder:str, shape:str, scheme:str) -> tuple:
+    "A folder with a model of a shape and no weights, and a detector file as wide as its vocabulary"
+    from dew_nb.artefacts import load_artefact, save_artefact
+    from dew_nb.assets import asset_path
+    own, new = Path(asset_path('smollm2-135m')), Path(folder)/shape
+    new.mkdir()
+    for f in own.glob('*.json'): (new/f.name).write_bytes(f.read_bytes())
+    config = json.loads((own/'config.json').read_text()) | SHAPES[shape] | dict(dtype='bfloat16')
+    (new/'config.json').write_text(json.dumps(config))
+    tensors, meta = load_artefact(scheme, 'detector')
+    again = torch.arange(SHAPES[shape]['vocab_size']) % len(tensors['rows'])
+    tensors |= {k: tensors[k][again] for k in ('rows', 'contexts')}
+    return str(new), str(save_artefact(f'{folder}/{shape}.dew', 'detector', tensors, meta))
+
+def engine(model:str, marked:bool, gpu:bool, a):
     "vLLM's engine, with the processor or without"
     from vllm import LLM
     more = dict(logits_processors=['dew_nb.vllm:DEW']) if marked else {}
+    if a.shape: more |= dict(load_format='dummy')
     if not gpu: more |= dict(dtype='float32', enforce_eager=True)
+    else:
+        graphs = dict(cudagraph_capture_sizes=sorted({*a.batches, 64}), **(dict(mode=0, cudagraph_mode='FULL_DECODE_ONLY') if a.no_compile else {}))
+        more |= dict(dtype='bfloat16', gpu_memory_utilization=.4, max_num_seqs=256, compilation_config=graphs)
+    if a.attention: more |= dict(attention_config=dict(backend=a.attention))
     return LLM(model, max_model_len=1024, disable_log_stats=True, **more)
+
+def close(llm):
+    "End an engine and its processes"
+    llm.llm_engine.engine_core.shutdown()
+    gc.collect()
 
 def once(llm, batch:int, tokens:int, mark:bool|None, clock, **sampling) -> float:
     "Seconds per step of one call"
     from vllm import SamplingParams
     args = {} if mark is None else dict(extra_args=dict(dew=mark))
-    params = [SamplingParams(max_tokens=tokens, min_tokens=tokens, **sampling, **args) for _ in range(batch)]
+    params = [SamplingParams(max_tokens=tokens, ignore_eos=True, detokenize=False, **sampling, **args) for _ in range(batch)]
     start = clock()
     llm.generate([PROMPT]*batch, params, use_tqdm=False)
     return (clock() - start)/tokens
 
-def bench(llm, a, variants:dict, clock) -> list:
+def bench(llm, a, variants:dict, clock, rows:list, save):
     "Medians and ranges over rounds, for each batch, way of sampling and variant"
-    rows = []
     for how,sampling in {'plain': {}, 'top-p 0.95': dict(temperature=.9, top_p=.95)}.items():
         for batch in a.batches:
             run = lambda v: once(llm, batch, a.tokens, variants[v], clock, **sampling)
@@ -60,12 +90,29 @@ def bench(llm, a, variants:dict, clock) -> list:
                                  ratio=statistics.median(ratio), low=min(ratio), high=max(ratio)))
                 print(f"{how:10} batch {batch:3} {v:8} {rows[-1]['ms_per_step']:8.2f} ms/step  ratio {rows[-1]['ratio']:.3f} "
                       f"({min(ratio):.3f}-{max(ratio):.3f})", flush=True)
-    return rows
+            save()
+
+def detected(llm, a, tokens:int=200) -> dict:
+    "Medians of -log10 p of texts that the engine writes in one batch, marked and unmarked, and how many are found at 1%"
+    import numpy as np
+    from dew_nb import Detector
+    from vllm import SamplingParams
+    ask = lambda mark: SamplingParams(max_tokens=tokens, ignore_eos=True, temperature=.9, top_p=.95, extra_args=dict(dew=mark))
+    outs = llm.generate([PROMPT]*(2*a.texts), [ask(i % 2 == 0) for i in range(2*a.texts)], use_tqdm=False)
+    p = Detector.load(os.environ['DEW_SCHEME'], device='cpu').detect([o.outputs[0].text for o in outs], progress=False)
+    p = np.array([max(float(r.p_value), 1e-300) for r in p])
+    told = {n: dict(median=float(np.median(-np.log10(x))), found=int((x < .01).sum())) for n,x in (('DEW', p[::2]), ('no mark', p[1::2]))}
+    print(f'{a.texts} texts of {tokens} tokens each: -log10 p and p < 0.01', told, flush=True)
+    return dict(texts=a.texts, tokens=tokens) | told
 
 def arguments():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--model', help='folder or hub id; the embedded host unless given')
     ap.add_argument('--scheme', help='a detector file for it; made for the embedded host unless given')
+    ap.add_argument('--shape', choices=list(SHAPES), help='random weights of this shape, in place of --model')
+    ap.add_argument('--attention', help="vLLM's attention backend, e.g. TRITON_ATTN; its own choice unless given")
+    ap.add_argument('--no-compile', action='store_true', help='CUDA graphs without torch.compile: starts sooner')
+    ap.add_argument('--texts', type=int, default=0, help='also write and detect so many texts, marked and unmarked')
     ap.add_argument('--batches', type=int, nargs='+', default=[1, 8, 32])
     ap.add_argument('--tokens', type=int, default=48)
     ap.add_argument('--rounds', type=int, default=5)
@@ -75,23 +122,31 @@ def arguments():
 
 def main():
     a, gpu = arguments(), torch.cuda.is_available()
-    os.environ.setdefault('VLLM_CPU_KVCACHE_SPACE', '1')
+    for name,value in dict(VLLM_CPU_KVCACHE_SPACE='1', VLLM_NO_USAGE_STATS='1', HF_HUB_OFFLINE='1').items(): os.environ.setdefault(name, value)
     from dew_nb.assets import asset_path
     from dew_nb.evaluation.content import machine
-    model, clock = a.model or str(asset_path('smollm2-135m')), time.perf_counter if gpu else work
-    res = dict(model=a.model or 'smollm2-135m', rounds=a.rounds, tokens=a.tokens, seconds='of the clock' if gpu else 'of work',
-               **machine(device='cuda' if gpu else 'cpu'))
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ['DEW_SCHEME'] = a.scheme or embedded_scheme(folder)
-        if a.bare:
-            llm = engine(model, False, gpu)
-            res['bare'] = bench(llm, a, {'no mark': None}, clock)
-            del llm
-            gc.collect()
-        res['marked'] = bench(engine(model, True, gpu), a, {'no mark': False, 'DEW': True}, clock)
     from vllm import __version__
+    model, clock = a.model or str(asset_path('smollm2-135m')), time.perf_counter if gpu else work
+    said = [f'nbs/studies/data/{a.out.name}' if x == str(a.out) else x for x in sys.argv[1:]]
+    command = shlex.join(['python', 'nbs/studies/serving.py', *said])
+    res = dict(command=command, vllm=__version__, model=a.shape or a.model or 'smollm2-135m', rounds=a.rounds, tokens=a.tokens,
+               seconds='of the clock' if gpu else 'of work', runner=os.environ.get('VLLM_USE_V2_MODEL_RUNNER', ''),
+               **machine(device='cuda' if gpu else 'cpu'))
     a.out.parent.mkdir(parents=True, exist_ok=True)
-    command = 'python nbs/studies/serving.py ' + shlex.join(sys.argv[1:])
-    a.out.write_text(json.dumps(dict(command=command, vllm=__version__) | res, indent=1) + '\n')
+    save = lambda: a.out.write_text(json.dumps(res, indent=1) + '\n')
+    with tempfile.TemporaryDirectory() as folder:
+        scheme = a.scheme or embedded_scheme(folder)
+        if a.shape: model, scheme = shaped(folder, a.shape, scheme)
+        os.environ['DEW_SCHEME'] = scheme
+        engines = dict(bare={'no mark': None}, marked={'no mark': False, 'DEW': True})
+        for name,variants in engines.items():
+            if name == 'bare' and not a.bare: continue
+            start = time.perf_counter()
+            llm = engine(model, name == 'marked', gpu, a)
+            res |= {f'{name}_start': time.perf_counter() - start, name: []}
+            bench(llm, a, variants, clock, res[name], save)
+            if name == 'marked' and a.texts and not a.shape: res['detected'] = detected(llm, a)
+            close(llm)
+    save()
 
 if __name__ == '__main__': main()
