@@ -90,6 +90,7 @@ def test_no_key_on_the_command_line(name, args):
 @pytest.mark.parametrize('args, says', [
     ([], 'no prompt'), (['--file', 'no-such-file'], 'No such file or directory: no-such-file'), (['x', '--seed', 'y'], '--seed must be'),
     (['x', '--max-new-tokens', '0'], '--max-new-tokens must be at least 1'), (['x', '--wrong'], 'unrecognized arguments: --wrong'),
+    (['x', '--save-detector', 'no-such-folder/x.dew'], 'there is no such folder'),
     (['x', '--lines', '--jsonl', 'f'], 'not both'), (['x', '--temperature', '0'], '--temperature must be above 0'),
     (['x', '--top_p', '2'], '--top-p must be'), (['x', '--encoding', 'utf-9'], '--encoding utf-9 is unknown'), (['x'], 'no key: give --key-file FILE, or put the key into DEW_KEY'),
     (['x', '--key-env', 'MINE'], 'put the key into MINE'), (['x', '--key-file', 'no-such-file'], 'no key file no-such-file'),
@@ -121,6 +122,7 @@ def test_bad_keys(tmp_path):
     fails('dew_mark', 'x', '--key-file', tmp_path, says='no key file')
     fails('dew_mark', 'x', '--preset', 'paper', '--lam', '-1', says='lam must be', DEW_KEY=KEY.hex())
     fails('dew_mark', 'x', '--lam', '2', says='add --preset calibrated', DEW_KEY=KEY.hex())
+    fails('dew_mark', 'x', '--preset', 'paper', '--keys', '8', says='knows no sub-keys', DEW_KEY=KEY.hex())
 
 def test_prompt_that_is_a_file(tmp_path):
     "Its name would be continued: that is said, and so is what to do"
@@ -168,8 +170,8 @@ def test_all_marked(made):
     "Standard input and a file, both marked: exit code 0 and a table; the line break at the end is not part of a text"
     code, out, err = run('dew_detect', '--detector', made['det'], '--quiet', '-', made['dir']/'marked.txt', stdin=made['rows'][0]['text'])
     head, a, b = out.splitlines()
-    assert (code, err) == (0, '') and head.split() == ['text', 'scored', 'z', 'p-value', 'key', 'verdict'], err
-    assert a.startswith('stdin ') and a.endswith('  marked') and made['rows'][0]['key'] in a, out
+    assert (code, err) == (0, '') and head.split() == ['text', 'verdict', 'p-value', 'z', 'scored', 'key', 'scheme'], err
+    assert a.split()[:2] == ['stdin', 'marked'] and made['rows'][0]['key'] in a, out
     assert a[28:] == b[28:]
 
 def test_bad_lines_and_files(made):
@@ -197,11 +199,31 @@ def test_several_detectors(made):
     one, two = ask(made['det']), ask(made['det'], other)
     assert two['p_value'] == pytest.approx(2*one['p_value']) and two['detector'] in (str(made['det']), str(other)) and len(two['keys']) == 2
 
+def test_sub_keys_and_schemes(made):
+    "One secret, two schemes: the key is the same, the scheme is not; the sub-key that speaks is told in the table and in CSV"
+    d, prompt = made['dir'], 'A good night of sleep matters for three reasons. First,'
+    code, out, err = run('dew_mark', '--key-file', made['key'], '--save-detector', d/'many.dew', '--keys', 8, '--max-new-tokens', 60, '--json', prompt)
+    row = json.loads(out)
+    assert code == 0 and row['config']['keys'] == 8 and row['key'] == made['rows'][0]['key'] and row['scheme'] != made['rows'][0]['scheme'], err
+    assert f'key {row["key"]}, scheme {row["scheme"]}' in err
+    (d/'many.txt').write_text(row['text'] + '\n\n')
+    code, out, err = run('dew_detect', '--detector', d/'many.dew', '--csv', '--text', row['text'], d/'many.txt')
+    a, b = csv.DictReader(out.splitlines())
+    assert code == 0 and (a['key'], a['scheme']) == (row['key'], row['scheme']) and a['subkey'] in map(str, range(8)), out + err
+    assert a['score'] == b['score'] and a['n_scored'] == b['n_scored']                # line breaks at the end do not count
+    code, out, err = run('dew_detect', '--detector', d/'many.dew', '--text', row['text'])
+    assert ' marked ' in out and f'(sub-key {a["subkey"]} of 8)' in out and row['scheme'] in out
+    code, out, err = run('dew_detect', '--detector', d/'many.dew', '--info')
+    assert row['scheme'] in out and '8 sub-keys' in out and made['rows'][0]['scheme'] not in out
+    code, out, err = run('dew_detect', '--key-file', made['key'], '--keys', 8, '--json', '--text', row['text'])
+    assert json.loads(out)['subkey'] == int(a['subkey']) and json.loads(out)['scheme'] == row['scheme'], err
+    fails('dew_detect', '--detector', d/'many.dew', '--keys', 8, '--text', 'x', says='--keys beside --detector')
+
 def test_scan_and_info(made):
     "Where the mark is, and what the file is, without any text"
     text = f'{HUMAN} {HUMAN} {made["rows"][0]["text"]}'
     code, out, err = run('dew_detect', '--detector', made['det'], '--scan', '--text', text)
-    assert code == 0 and 'marked: 1 passage' in out and '    characters ' in out, out + err
+    assert code == 0 and ' marked ' in out and '1 passage' in out and '    characters ' in out, out + err
     code, out, err = run('dew_detect', '--detector', made['det'], '--info')
     assert code == 0 and made['rows'][0]['key'] in out and 'bias, strength 6' in out and 'minilm' in out and "can't say" in out, out + err
 

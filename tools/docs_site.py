@@ -4,7 +4,7 @@ Pages are made from the outputs stored in the notebooks: nothing is executed or 
 The notebooks stay plain nbdev notebooks; the differences to MyST (callouts, options, links) are translated on a copy.
 
     python tools/docs_site.py [--dest _docs]"""
-import argparse, copy, json, os, posixpath, re, shutil, sys, time
+import argparse, base64, copy, json, os, posixpath, re, shutil, sys, time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,6 +19,7 @@ KINDS = dict(note='note', tip='tip', warning='warning', important='important', c
 GROUPS = {'tutorials': 'Tutorials', '0': 'The law', '1': 'Models', '2': 'The mark', '3': 'Reading', '8': 'Doors', '9': 'The shell',
           'evaluation': 'Evaluation', 'studies': 'Studies'}                       # in the order of the sidebar: decades, then folders
 EXPORT, HIDDEN = {'export', 'exports'}, {'hide', 'exporti', 'default_exp'}
+WIDE = 760                                              # pixels across from which a figure is unreadable when shrunk to a phone
 
 # ---------------------------------------------------------------- what the notebooks export
 class Index:
@@ -162,10 +163,32 @@ def _tags(opts:dict) -> list:
              (opts.get('code-fold', 'false') not in ('false', 'show'), 'hide-input')]
     return [tag for on, tag in rules if on]
 
+def _printed(outputs:list) -> str:
+    "All that a cell prints, as one text"
+    return ''.join(text(o['text']) for o in outputs if 'text' in o) or '\n'.join(
+        text(o['data']['text/plain']) for o in outputs if set(o.get('data', {})) == {'text/plain'})
+
+def is_aligned(printed:str) -> bool:
+    "Whether a printed text has columns, which must not be wrapped: two lines or more with a gap of blanks"
+    lines = printed.splitlines()
+    return sum(bool(re.search(r'\S {2,}\S', o)) for o in lines) > 1 and max(map(len, lines)) <= 160
+
+def png_width(data:str) -> int:
+    "Pixels across of a picture in base64"
+    return int.from_bytes(base64.b64decode(data[:32])[16:20], 'big')
+
+def _looks(outputs:list, code:str) -> list:
+    "Tags that say how a cell is laid out on a narrow screen, see dew.css"
+    pictures = [text(o['data']['image/png']) for o in outputs if 'image/png' in o.get('data', {})]
+    rules = [(is_aligned(_printed(outputs)), 'aligned'), (any(png_width(p) > WIDE for p in pictures), 'wide-figure'),
+             (re.match(r'%%writefile \S+\.txt', code), 'prose-input')]
+    return [tag for on, tag in rules if on]
+
 def code_cell(cell:dict, opts:dict, code:str) -> dict:
     "A code cell with its outputs, its options as metadata"
     code = re.sub(r'^.*#\|\s*hide_line\s*$\n?', '', code, flags=re.M)
-    meta = dict(tags=_tags(opts)) if _tags(opts) else {}
+    tags = _tags(opts) + _looks(_outputs(cell), code)
+    meta = dict(tags=tags) if tags else {}
     render = {}
     if cap := opts.get('fig-cap'): render['figure'] = dict(caption=cap, **(dict(name=opts['label']) if 'label' in opts else {}))
     if alt := opts.get('fig-alt'): render['image'] = dict(alt=alt)
