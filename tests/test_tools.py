@@ -284,6 +284,21 @@ def test_tests_are_counted():
     assert count('3 passed in 1s\nFatal', False) == count('3 passed in 1s', False) == dict(passed=0, failed=1)
     assert count('said 7 passed', True, 'nbs') == dict(passed=1, failed=0)
 
+def test_what_was_loaded_before_is_handed_out_once():
+    "Untouched by whoever asked while it was kept; who asks again, or for something else, gets what the class makes"
+    class Model:
+        @classmethod
+        def from_pretrained(cls, *args, **kw): return [cls, args, kw]
+    class Other(Model): pass
+    made, keep = {}, [True]
+    run_tests.ready_once(Model, made, keep)
+    early, (kept,) = Model.from_pretrained('a', x=1), made.values()
+    keep.clear()
+    others = Model.from_pretrained('b', x=1), Model.from_pretrained('a', x=2), Other.from_pretrained('a', x=1)
+    assert kept is not early and not any(o is kept for o in others)
+    assert Model.from_pretrained('a', x=1) is kept and not made
+    assert Model.from_pretrained('a', x=1) == kept is not Model.from_pretrained('a', x=1) and others[2][0] is Other
+
 @pytest.mark.skipif(not run_tests.FORK, reason='notebooks are forked on Linux only')
 def test_notebook_fails_when_a_cell_does(tmp_path, monkeypatch):
     "Slow cells are left out as by nbdev_test; an error ends the notebook and is shown"
