@@ -169,14 +169,14 @@ def wait(device):
     if device.type == 'cuda': torch.cuda.synchronize()
 
 def seconds_per_step(model, x, tokens, how):
-    "One call of `generate`"
+    "One call of `generate`: seconds of the clock and of the CPU, all threads"
     wait(model.device)
-    t = time.perf_counter()
+    t, c = time.perf_counter(), time.process_time()
     with torch.no_grad():
         model.generate(**x, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=True, top_k=0,
                        pad_token_id=0, **how)
     wait(model.device)
-    return (time.perf_counter()-t)/tokens
+    return (time.perf_counter()-t)/tokens, (time.process_time()-c)/tokens
 
 def median_interval(x):
     "A 95% interval of the median, from order statistics; the range, where there are few"
@@ -200,12 +200,14 @@ def bench(host, vs, batches, rounds, tokens, others=None, prompt=30, **more):
 
 def summary(B, v, times, base):
     "One row: a variant at a batch size"
-    ratio = [t/base[r] for r,t in times.items()]
+    ratio, work = ([t[i]/base[r][i] for r,t in times.items()] for i in (0, 1))
     low, high = median_interval(ratio)
-    row = dict(batch=B, variant=v, ms_per_step=1e3*statistics.median(times.values()), rounds=len(ratio),
-               ratio=statistics.median(ratio), interval=[low, high], low=min(ratio), high=max(ratio))
+    ms, cpu = (1e3*statistics.median(t[i] for t in times.values()) for i in (0, 1))
+    row = dict(batch=B, variant=v, ms_per_step=ms, cpu_ms_per_step=cpu, cpu_ratio=statistics.median(work),
+               cpu_interval=median_interval(work), rounds=len(ratio), ratio=statistics.median(ratio), interval=(low, high), low=min(ratio), high=max(ratio))
     print(f"batch {B:3} {v:24} {row['ms_per_step']:8.2f} ms/step  ratio {row['ratio']:.3f} "
-          f"({low:.3f}-{high:.3f}, range {min(ratio):.3f}-{max(ratio):.3f}, {len(ratio)} rounds)", flush=True)
+          f"({low:.3f}-{high:.3f}, range {min(ratio):.3f}-{max(ratio):.3f}, "
+          f"of the CPU {row['cpu_ratio']:.3f}, {len(ratio)} rounds)", flush=True)
     return row
 
 def detection(host, enc, texts, singles, rounds, config):
