@@ -6,7 +6,8 @@
 
 Scores of a text under a random key have covariances K (the rule's kernel). Suppose that every unit of the English text was given a
 score of 1.2 standard deviations. Then a translated unit's expected score is k K⁻¹ 1.2, as for jointly normal scores, and the
-translation's z follows. `similar` is the mean over units of the largest kernel value with an earlier window and the same word: what asks for loops.
+translation's z follows. What asks for loops: kernel values of a unit's window with earlier ones and the same word. `similar` is the mean over units of the
+largest, `pull` of the sum of their squares.
 
 The texts: stored ones without a mark and their French by OPUS-MT, and, with --pages, a handbook that people have translated.
 """
@@ -74,13 +75,14 @@ def rows_of(space, text, n):
 
 
 def foresee(space, kernel, n, english, other):
-    "z of the translation, and how similar windows are"
+    "z of the translation, and how similar windows are, at most and in all"
     (t, c), (u, d) = (rows_of(space, x, n) for x in (english, other))
     K = kernel(t @ t.T, c @ c.T) + NUGGET*torch.eye(len(t))
     gain = kernel(u @ t.T, d @ c.T) @ torch.linalg.solve(K, torch.full((len(t),), SCORE))
     rho = torch.tril(c @ c.T, -1).clamp_min(0)
     z = gain.sum()/kernel(u @ u.T, d @ d.T).sum().sqrt()
-    return float(z), float(kernel(torch.ones_like(rho), rho).amax(1).mean())
+    same = kernel(torch.ones_like(rho), rho)
+    return float(z), float(same.amax(1).mean()), float(same.square().sum(1).mean())
 
 
 def row(lexicon, c, both):
@@ -89,7 +91,7 @@ def row(lexicon, c, both):
     for name,pairs in both.items():
         x = np.array([foresee(space, kernel_of(c['order']), c['n'], *p) for p in pairs])
         out |= {f'z {name}': x[:,0].mean()}
-        if name == 'French': out |= dict(sd=x[:,0].std(), similar=x[:,1].mean())
+        if name == 'French': out |= dict(sd=x[:,0].std(), similar=x[:,1].mean(), pull=x[:,2].mean())
     return out
 
 
