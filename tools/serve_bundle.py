@@ -1,7 +1,7 @@
 """vLLM for a GPU machine that can install nothing: one folder for PYTHONPATH, packed in parts.
 
     python tools/serve_bundle.py OUT --have pip_list.txt [--vllm 0.26.0] [--python 3.12] [--part 45]
-    cat vllm.tgz.* | tar xz -C /root/vl && PYTHONPATH=dew_nb's folder:/root/vl python nbs/studies/serving.py ...       (there)
+    cat vllm.tgz.* | tar xz -C vl && PYTHONPATH=.:vl python nbs/studies/serving.py ...       (there)
 
 Takes the x86-64 wheel of a release, which must be the one for the torch of that machine (0.26 for torch 2.11, 0.27 and later for 2.13), without what a
 dense model in bfloat16 on Hopper does not use (FlashAttention 2, experts, MLA, FP4 and FP8 kernels, the Rust front end), and the packages it imports that
