@@ -2,7 +2,7 @@
 
     .venv-serve/bin/python tools/serve_test.py [--texts 32] [--tokens 80] [--keep-log server.log]
 
-Builds two schemes for the embedded host, starts `vllm serve` on the loopback address with their detectors' files, asks it with the
+Builds three schemes for the embedded host, starts `vllm serve` on the loopback address with their detectors' files, asks it with the
 `openai` client, detects the answers with the files, compares them with what transformers writes, and stops it. The server has
 so little room for its cache that requests are stopped and taken up again in mid-text, and reads long prompts in pieces."""
 import argparse, os, re, signal, socket, statistics, subprocess, sys, tempfile, time, urllib.error, urllib.request
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import openai, torch
-from dew_nb import DEW, Detector, SecretKey, load_encoder, load_host
+from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_encoder, load_host
 from dew_nb.assets import asset_path
 from dew_nb.rows import find_cut, sorted_cut
 from dew_nb.sources import reference_texts
@@ -98,9 +98,10 @@ def refusal(files:dict, log:Path) -> str:
 class Client:
     "Asks for texts"
     def __init__(self, port:int, tokens:int): self.api, self.tokens = openai.OpenAI(base_url=f'http://127.0.0.1:{port}/v1', api_key='none', timeout=300, max_retries=0), tokens
-    def ask(self, prompt=PROMPTS[0], dew=None, **more):
+    def ask(self, prompt=PROMPTS[0], dew=None, dew_text=None, **more):
         "The answer to a prompt; a list if several were asked for"
-        extra = dict(min_tokens=self.tokens) | (dict(vllm_xargs=dict(dew=dew)) if dew is not None else {})
+        said = {k: v for k,v in dict(dew=dew, dew_text=dew_text).items() if v is not None}
+        extra = dict(min_tokens=self.tokens) | (dict(vllm_xargs=said) if said else {})
         r = self.api.completions.create(model=MODEL, prompt=prompt, max_tokens=self.tokens, extra_body=extra, **SAMPLING | more)
         if more.get('stream'): return ''.join(c.choices[0].text for c in r)
         texts = [c.text for c in r.choices]
@@ -130,6 +131,17 @@ def check_single(check, client, det):
     check('greedy: no mark, and the same as without', greedy == client.ask(temperature=0, dew=False))
     long = client.ask(reference_texts()[0][:1200])                             # more than a step reads
     check('a long prompt, read in pieces: marked', z(long) > 4, f'z = {z(long):.1f}')
+
+def check_subkeys(check, client, det, scheme):
+    "Carol's scheme has sub-keys: a text keeps the one that its name draws"
+    names = [f'order {i}' for i in range(4)]
+    with ThreadPoolExecutor(8) as threads:
+        named = list(threads.map(lambda n: client.ask(dew='carol', dew_text=n), names))
+        free = list(threads.map(lambda _: client.ask(dew='carol'), names))
+    found = det['carol'].detect(named + free, progress=False)
+    check('sub-keys: all marked', min(r.z for r in found) > 4, 'z = ' + ', '.join(f'{r.z:.1f}' for r in found))
+    drawn, got = scheme.rule.draw([f'{n}/0' for n in names]), [r.subkey for r in found[:4]]
+    check('sub-keys: those that the names draw', drawn == got, f'{drawn} and {got}; without names {[r.subkey for r in found[4:]]}')
 
 def check_refusals(check, client):
     for name,more,said in (('an unknown name', dict(dew='eve'), 'default, bob'), ('a number that is no answer', dict(dew=7), 'default, bob'),
@@ -178,6 +190,7 @@ def main():
     host, enc = load_host(), load_encoder()
     wm = DEW.build(host, enc, SecretKey(b'an example key: never use this one'), progress=False)
     schemes = dict(default=wm, bob=wm.rekey(SecretKey(b'another example: never use this one')))
+    schemes['carol'] = DEW.build(host, enc, SecretKey(b'a third example: never use this one'), DEWConfig.preset('tournament', keys=4), progress=False)
     files = {n: s.detector().save(Path(folder.name)/f'{n}.dew') for n,s in schemes.items()}
     det = {n: Detector.load(f) for n,f in files.items()}
     check_cuts(check)
@@ -191,6 +204,7 @@ def main():
             print(f'     {time.time()-check.start:.0f} s: the server has started', flush=True)
             client = Client(port, a.tokens)
             check_single(check, client, det)
+            check_subkeys(check, client, det, schemes['carol'])
             check_refusals(check, client)
             marked, bare = check_many(check, client, port, det, a.texts)
             compare(check, 'marked texts of vLLM and of transformers', marked, own)
