@@ -1,5 +1,5 @@
 "The package as others get it: built, installed into an empty environment, imported"
-import ast, os, shlex, shutil, subprocess, sys, sysconfig, tarfile, venv, zipfile
+import ast, os, re, shlex, shutil, subprocess, sys, sysconfig, tarfile, venv, zipfile
 from pathlib import Path
 
 import pytest
@@ -80,6 +80,14 @@ def test_wheel_and_sdist_hold_what_they_should(built):
     assert any(o.endswith('LICENSE') for o in names)
     files = {o.partition('/')[2] for o in tarfile.open(built['sdist']).getnames()}
     assert {'settings.ini', 'README.md', 'LICENSE', 'setup.py', 'CITATION.cff'} <= files
+
+def test_description_stands_alone(built):
+    "On a package index nothing is beside the README: its links and its picture lead to the repository"
+    z = zipfile.ZipFile(built['wheel'])
+    meta = z.read(next(o for o in z.namelist() if o.endswith('METADATA'))).decode()
+    links = re.findall(r'\]\(([^)\s]+)\)', meta)
+    assert len(links) > 50 and all(o.startswith('https://') for o in links), [o for o in links if not o.startswith('https://')]
+    assert f"]({CFG['git_url']}/raw/{CFG['branch']}/images/readme-1.png)" in meta
 
 def test_extras_and_scripts(built):
     z = zipfile.ZipFile(built['wheel'])

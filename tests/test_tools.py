@@ -311,3 +311,17 @@ def test_notebook_fails_when_a_cell_does(tmp_path, monkeypatch):
     done = {o.task.name: o for o in run_tests.run_all([run_tests.Task('nbs', f'nbs/{o}.ipynb') for o in ('good', 'bad')])}
     assert done['nbs/good.ipynb'].ok, done['nbs/good.ipynb'].said
     assert not done['nbs/bad.ipynb'].ok and 'ZeroDivisionError' in done['nbs/bad.ipynb'].said
+
+def test_layout_of_a_cell():
+    "Columns and wide pictures are known, so that a phone scrolls them; prose is wrapped"
+    import base64, struct
+    from docs_site import code_cell, is_aligned, png_width
+    table = 'text        verdict\na.txt       marked\n'
+    assert is_aligned(table) and not is_aligned('The old harbour.  It was quiet.') and not is_aligned('') and not is_aligned(table + 'x'*200)
+    png = lambda w: base64.b64encode(b'\x89PNG\r\n\x1a\n' + struct.pack('>I4sII', 13, b'IHDR', w, 9)).decode()
+    assert [png_width(png(w)) for w in (600, 1300)] == [600, 1300]
+    cell = lambda *outputs, code='x': code_cell(dict(outputs=list(outputs)), {}, code)['metadata'].get('tags')
+    picture = lambda w: dict(output_type='display_data', data={'image/png': png(w)}, metadata={})
+    assert (cell(picture(600)), cell(picture(1300))) == (None, ['wide-figure'])
+    assert cell(dict(output_type='stream', name='stdout', text=table)) == ['aligned']
+    assert cell(code='%%writefile letter.txt\nDear all') == ['prose-input'] and cell(code='%%writefile log.jsonl\n{}') is None
