@@ -14,7 +14,7 @@ stealing.py): 'rule' knows everything but the key; 'host' also weights each pair
 
 The first key has all numbers of texts, the others those up to --others. Texts and finished figures are kept in WORK, so that it
 goes on where it stopped; several processes may share WORK if they have different victims (unmarked texts are written once, by the
-one that comes first). One H200, alone: about two minutes a victim, most of it for writing the texts to learn from.
+one that comes first). It wants a GPU for itself: most of the time goes into writing the texts to learn from.
 """
 import argparse, json, time, traceback
 from pathlib import Path
