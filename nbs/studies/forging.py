@@ -14,7 +14,7 @@ stealing.py): 'rule' knows everything but the key; 'host' also weights each pair
 
 The first key has all numbers of texts, the others those up to --others. Texts and finished figures are kept in WORK, so that it
 goes on where it stopped; several processes may share WORK if they have different victims (unmarked texts are written once, by the
-one that comes first). One H200, alone: about two minutes a victim, most of it for writing the texts to learn from.
+one that comes first). It wants a GPU for itself: most of the time goes into writing the texts to learn from.
 """
 import argparse, json, time, traceback
 from pathlib import Path
@@ -68,10 +68,11 @@ class Bench:
         self.special = np.array(sorted(set(self.tok.all_special_ids)))
         P = list(build_corpus(self.host, n=a.held + a.forged + max(a.n), seed=77).prompts)
         self.prompts = dict(held=P[:a.held], fresh=P[a.held:a.held+a.forged], learn=P[a.held+a.forged:])
+        for part,n in (('held', a.use_held), ('fresh', a.use_forged)): self.prompts[part] = self.prompts[part][:n]
         for d in ('texts', 'rows'): (a.work/d).mkdir(parents=True, exist_ok=True)
         self.t0 = time.time()
     def say(self, *what): print(f'{time.time()-self.t0:6.0f} s', *what, flush=True)
-    def ids(self, texts): return self.tok(list(texts), add_special_tokens=False)['input_ids']
+    def ids(self, texts): return self.tok(list(texts), add_special_tokens=False)['input_ids'] if len(texts) else []
     def pairs(self, texts, k): return Pairs(self.ids(texts), k, self.special, self.device)
     @torch.no_grad()
     def batch(self, parts, seed):
@@ -134,7 +135,9 @@ class Bench:
                 top = z.topk(LIKELY, 1)
                 out[i] = z.gather(1, x[r, a:b, None])[:, 0].exp(), top.indices, top.values
         return out
-    def ppl(self, texts, prompts): return perplexity(self.host, texts, prompts, batch_size=32).values
+    def ppl(self, texts, prompts):
+        n = self.a.use_ppl
+        return perplexity(self.host, texts[:n], prompts[:n], batch_size=32).values
 
 def append(file, rows):
     with open(file, 'a') as f: f.write(''.join(json.dumps(r) + '\n' for r in rows))
@@ -186,11 +189,18 @@ class Victim:
         if attacker == 'counts': return ByRatio(own, other)
         if self.kind != 'dew': return BySame(own, other, WIDTHS[self.kind], self.code if self.kind == 'kgw' else None)
         if self.scheme.config.rule == 'bias': return ByForm(own, other, self.tokens, self.contexts)
-        return ByKernel(own, other, self.tokens, self.contexts, self.order)
+        return ByKernel(own, other, self.tokens, self.contexts, self.order, 2e8 if self.device.type == 'cuda' else 2e6)
+
+def learners(a, victim, first):
+    "(attacker, n) of one key: what is learnt"
+    n = [x for x in a.n if first or x <= a.others]
+    out = [('rule', x) for x in n] if victim.knows and 'rule' in a.attackers else []
+    return list(dict.fromkeys(out + [x[:2] for x in arms(a, victim, first)]))
 
 def arms(a, victim, first):
-    "(attacker, n, lam) of one key: what is learnt, and with which strengths it forges"
-    n = [x for x in a.n if first or x <= a.others]
+    "(attacker, n, lam) of one key: with what it forges, and with which strength"
+    n = [x for x in a.n if (first or x <= a.others) and (not a.forge_n or x in a.forge_n)]
+    if not n: return []
     out = [('rule', x, a.lam[0]) for x in n] if victim.knows and 'rule' in a.attackers else []
     if not first: return out
     strong = sorted({x for x in n if x == 250} | {max(n)})
@@ -269,54 +279,62 @@ class Study:
         self.plain = b.unmarked()
         for i,k in enumerate(a.keys): self.one(k, a.keys[(i + 1) % len(a.keys)])
     def done(self, k):
-        out = arms(self.a, self.of[k], k == self.a.keys[0])
-        return not any(self.lacks(k, 'forged', *x) for x in out) and not self.lacks(k, 'unmarked', '', 0, 0.)
+        a, s = self.a, self.of[k]
+        lacks = [self.lacks(k, 'tell', *x, 0.) for x in learners(a, s, k == a.keys[0])] if 'tell' in a.stages else []
+        if 'forge' in a.stages:
+            lacks += [self.lacks(k, 'forged', *x) for x in arms(a, s, k == a.keys[0])] + [self.lacks(k, 'unmarked', '', 0, 0.)]
+        return not any(lacks)
     def of_key(self, k, part): return self.texts[f'{slug(self.name)}-{k}-{part}']
     def one(self, key, rival):
         "One key: what is learnt, then what is done with it"
         a, b, s = self.a, self.bench, self.of[key]
         if self.done(key): return
-        plan = arms(a, s, key == a.keys[0])
         held, mine = self.of_key(key, 'held'), self.of_key(key, 'learn')
-        if not plan: return self.controls(s, key, held)
+        want, plan, learnt = learners(a, s, key == a.keys[0]), arms(a, s, key == a.keys[0]), {}
+        if not want: return self.controls(s, key, held)
         plain = self.plain['unmarked-learn'][:len(mine)]
         own, other = s.pairs(mine), s.pairs(plain)
-        fresh, none = s.pairs(held), s.pairs(self.plain['unmarked-held'])
-        theirs = s.pairs(self.of_key(rival, 'held')) if rival != key else None
-        self.controls(s, key, held)
-        learnt = {}
-        for attacker,n in dict.fromkeys(x[:2] for x in plan):
-            if attacker == 'host': own, other = self.weighted(own, mine), self.weighted(other, plain)
+        none = s.pairs(self.plain['unmarked-held'])
+        def learn(attacker, n):
+            if (attacker, n) in learnt: return learnt[attacker, n]
+            if attacker == 'host': self.weighted(own, mine), self.weighted(other, plain)
             f = s.learner(attacker, own.first(n), other.first(n))
-            of = lambda p: f(p.w, p.x[:, None])[:, 0].float()
-            u = of(none)
-            sigma = max(float(u.std()), 1e-12)
-            learnt[attacker, n] = f, sigma
             if attacker == 'host': own.weight, other.weight = torch.ones_like(own.weight), torch.ones_like(other.weight)
-            if not self.lacks(key, 'tell', attacker, n, 0.): continue
-            x, y = fresh.by_text(of(fresh).cpu().numpy()), none.by_text(u.cpu().numpy())
-            e = auroc(x, y)
-            r = auroc(x, theirs.by_text(of(theirs).cpu().numpy())).value if theirs is not None else float('nan')
-            self.keep(key, 'tell', attacker, n, auroc=e.value, auroc_low=e.low, auroc_high=e.high, auroc_rival=r, texts=len(x))
+            u = f(none.w, none.x[:, None])[:, 0].float()
+            learnt[attacker, n] = f, max(float(u.std()), 1e-12), none.by_text(u.cpu().numpy())
+            return learnt[attacker, n]
+        if 'tell' in a.stages: self.tell(s, key, rival, held, want, learn)
+        if 'forge' not in a.stages: return
+        self.controls(s, key, held)
         def shape(attacker, n, lam):
-            sigma = learnt[attacker, n][1]
+            sigma = learn(attacker, n)[1]
             return (lambda v: lam*v) if attacker == 'counts' else (lambda v: lam*torch.tanh(v/sigma))
         some, at = held[:a.washed], b.prompts['held'][:a.washed]
         views = b.views(some, at)
-        if self.lacks(key, 'random wash', '', 0, 0.): self.washed(s, key, some, at, views, 'random wash')
-        for x in plan:
-            if (x[1] in (250, max(a.n)) and x[2] in (a.lam[0], *a.steal[:1]) and self.lacks(key, 'washed', *x)):
-                self.washed(s, key, some, at, views, 'washed', x, learnt[x[:2]][0], shape(*x))
+        if some and self.lacks(key, 'random wash', '', 0, 0.): self.washed(s, key, some, at, views, 'random wash')
+        for x in plan if some else ():
+            if (x[1] in (250, max(y[1] for y in plan)) and x[2] in (a.lam[0], *a.steal[:1]) and self.lacks(key, 'washed', *x)):
+                self.washed(s, key, some, at, views, 'washed', x, learn(*x[:2])[0], shape(*x))
         got, todo = {}, [x for x in plan if self.lacks(key, 'forged', *x)]
         def done(x, prompts, texts):
             got.setdefault(x, []).extend(texts)
-            if len(got[x]) == a.forged: self.forged(s, key, rival, x, got.pop(x))
-        b.write([(x, forger(s, learnt[x[:2]][0], shape(*x)), b.prompts['fresh']) for x in todo], 15, done)
+            if len(got[x]) == len(b.prompts['fresh']): self.forged(s, key, rival, x, got.pop(x))
+        b.write([(x, forger(s, learn(*x[:2])[0], shape(*x)), b.prompts['fresh']) for x in todo], 15, done)
+    def tell(self, s, key, rival, held, want, learn):
+        "How well each learner's score tells fresh marked texts from unmarked ones, and from another key's"
+        fresh = s.pairs(held)
+        theirs = s.pairs(self.of_key(rival, 'held')) if rival != key else None
+        for attacker,n in want:
+            if not self.lacks(key, 'tell', attacker, n, 0.): continue
+            f, _, y = learn(attacker, n)
+            of = lambda p: p.by_text(f(p.w, p.x[:, None])[:, 0].float().cpu().numpy())
+            x = of(fresh)
+            e, r = auroc(x, y), auroc(x, of(theirs)).value if theirs is not None else float('nan')
+            self.keep(key, 'tell', attacker, n, auroc=e.value, auroc_low=e.low, auroc_high=e.high, auroc_rival=r, texts=len(x))
     def weighted(self, pairs, texts):
-        "Pairs that count as much as the host doubted their token"
+        "Make pairs count as much as the host doubted their token"
         p = self.bench.views(texts, self.bench.prompts['learn'][:len(texts)])
         pairs.weight = 1 - torch.cat([v[0][torch.as_tensor(at, device=v[0].device)] for v,at in zip(p, pairs.at)])
-        return pairs
     def controls(self, s, key, held):
         b = self.bench
         if self.lacks(key, 'marked', '', 0, 0.):
@@ -335,14 +353,14 @@ class Study:
         p, other = b.ppl(texts, b.prompts['fresh'][:len(texts)]), self.of[rival].scheme if rival != key else None
         if other is not None: r['rival_found'] = read(other, texts)[0]['found']
         append(self.forgeries, [dict(victim=self.name, key=key, attacker=x[0], n=x[1], lam=x[2], i=i, text=t,
-            score=round(float(m['score'][i]), 4), p_value=float(f"{m['p_value'][i]:.4g}"), ppl=round(float(p[i]), 2))
+            score=round(float(m['score'][i]), 4), p_value=float(f"{m['p_value'][i]:.4g}"), ppl=round(float(p[i]), 2) if i < len(p) else None)
             for i,t in enumerate(texts)])
         self.keep(key, 'forged', *x, **r, ppl=float(np.nanmedian(p)))
 
 # ---------------------------------------------------------------- what is stored
 def settings_of(a):
     "What the run was asked for, to stand beside its figures"
-    leave = 'victims', 'attackers', 'collect'
+    leave = 'victims', 'attackers', 'collect', 'stages'
     return dict(settings={k: v for k,v in vars(a).items() if not isinstance(v, Path) and k not in leave})
 
 def collect(a, sample=2):
@@ -371,6 +389,7 @@ def arguments():
     ap.add_argument('--collect', action='store_true', help='gather what is finished in WORK, and no more')
     ap.add_argument('--victims', nargs='+', default=list(VICTIMS), help='names of VICTIMS, or kinds of the registry')
     ap.add_argument('--attackers', nargs='+', default=['rule', 'host', 'counts'], choices=['rule', 'host', 'counts'])
+    ap.add_argument('--stages', nargs='+', default=['tell', 'forge'], choices=['tell', 'forge'])
     ap.add_argument('--host-for', nargs='+', default=['tournament'], help='victims of the learner with the host')
     ap.add_argument('--keys', type=int, nargs='+', default=[900, 901, 902])
     ap.add_argument('--n', type=int, nargs='+', default=[25, 100, 250, 1000, 2000])
@@ -379,6 +398,10 @@ def arguments():
     ap.add_argument('--steal', type=float, nargs='+', default=[7.5], help="strengths of the attacker 'counts'")
     ap.add_argument('--held', type=int, default=100)
     ap.add_argument('--forged', type=int, default=100)
+    ap.add_argument('--use-held', type=int, help='on a slow machine: only so many of the held texts')
+    ap.add_argument('--use-forged', type=int, help='likewise, of the prompts to forge after')
+    ap.add_argument('--use-ppl', type=int, help='likewise, of the texts whose perplexity is taken')
+    ap.add_argument('--forge-n', type=int, nargs='+', help='forge and wash only after so many texts; all if not given')
     ap.add_argument('--washed', type=int, default=50)
     ap.add_argument('--tokens', type=int, default=200)
     ap.add_argument('--batch', type=int, default=700 if torch.cuda.is_available() else 16)

@@ -61,27 +61,28 @@ class ByKernel:
         self.c = c.new_zeros(len(self.piece)*PIECE, c.shape[1])
         self.y = y.new_zeros(len(self.c))
         self.c[place], self.y[place] = c[by], y[by]
-        self.of = self.piece.repeat_interleave(PIECE)         # which distinct token stands in each place
+        self.pairs = c[by], y[by], torch.repeat_interleave(torch.arange(len(n), device=x.device), n)   # without the filling
         self.t, self.a = tokens[self.u], odd_polynomial()
     def __call__(self, w, ids):
         c, m, out = self.contexts(w), ids.shape[1], []
-        rows = max(1, int(self.cells//max(len(self.c), m*len(self.u) if m > 1 else 0)))
+        rows = max(1, int(self.cells//(len(self.pairs[0]) if m == 1 else max(len(self.c), m*len(self.u)))))
         f = self.one if m == 1 else self.many
         for i in range(0, len(w), rows): out.append(f(c[i:i+rows], ids[i:i+rows]))
         return torch.cat(out)
-    def alike(self, c):
+    def alike(self, c, known, y):
         "Cosines of contexts, and what the hyperplanes leave of each pair"
-        cc = (c @ self.c.T).clamp(-1, 1)
-        return cc, self.y*sign_correlation(cc)**(self.order - 1) if self.order > 1 else self.y.expand_as(cc)
+        cc = (c @ known.T).clamp(-1, 1)
+        return cc, y*sign_correlation(cc)**(self.order - 1) if self.order > 1 else y.expand_as(cc)
     def one(self, c, ids):
-        cc, base = self.alike(c)
-        rho = (self.tokens[ids[:, 0]] @ self.t.T)[:, self.of]
+        known, y, of = self.pairs
+        cc, base = self.alike(c, known, y)
+        rho = (self.tokens[ids[:, 0]] @ self.t.T)[:, of]
         return (sign_correlation((rho*cc).clamp(-1, 1))*base).sum(1, keepdim=True)
     def by_token(self, v):
         out = v.new_zeros(len(v), len(self.u))
         return out.index_add_(1, self.piece, v.unflatten(1, (-1, PIECE)).sum(-1))
     def many(self, c, ids):
-        cc, base = self.alike(c)
+        cc, base = self.alike(c, self.c, self.y)
         same, square, W = self.by_token(base*sign_correlation(cc)), cc*cc, []
         power = base*cc
         for a in self.a:
