@@ -27,7 +27,7 @@ from scipy.stats import binomtest
 
 from dew_nb import load_encoder, load_host
 from dew_nb.evaluation.bench import is_full
-from dew_nb.evaluation.content import content_seed, machine, read_texts, write_texts
+from dew_nb.evaluation.content import content_seed, machine, write_texts
 from dew_nb.evaluation.corpora import build_corpus
 from dew_nb.evaluation.kinds import find_scheme
 from dew_nb.evaluation.likelihood import perplexity
