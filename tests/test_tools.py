@@ -155,6 +155,7 @@ def test_site(project, tmp_path):
     assert 'href="tutorials/start.html#a-start"' in index and 'href="boxes.html"' in index
     assert 'href="../boxes.html"' in (dest/'tutorials'/'start.html').read_text()
     assert (dest/'_static'/'tex-svg-full.js').exists() and list((dest/'_images').glob('*.png'))
+    assert 'objNameMatch: 60' in (dest/'_static'/'language_data.js').read_text()      # scorer.js
     assert 'double' in (dest/'searchindex.js').read_text() and 'double' in (dest/'api.html').read_text()
 
 def test_bad_link_is_an_error(project, tmp_path):

@@ -292,6 +292,7 @@ def sphinx_conf(cfg:dict) -> dict:
         add_module_names=False, python_maximum_signature_line_length=76, python_use_unqualified_type_names=True,
         toc_object_entries_show_parents='hide', copybutton_exclude='.linenos, .gp, .go',
         html_theme='sphinx_book_theme', html_theme_options=theme, html_static_path=['_static'], html_css_files=['dew.css'],
+        html_search_scorer=str(HERE/'docs_static'/'scorer.js'),
         html_show_sourcelink=False, html_copy_source=False, html_show_sphinx=False, html_last_updated_fmt=None,
         html_domain_indices=False)
 
