@@ -91,9 +91,10 @@ class BiasRule:
     "λ·tanh(γ√n·z), added to logits and averaged by the detector"
     config: DEWConfig # the choices
     table: TokenTable # token vectors under the key
+    far: float = .02 # what a key may lean towards a kind of text, where it is long (`dew_nb.keynull`); 0: no allowance
     last = False # it acts before temperature, top-k and top-p
     repeats = 'pair' # a pair of window and token counts once in a text
-    lean = 0. # allowance for a key's lean; here the anchor deals with it
+    lean = 0. # the same where it is short; here the anchor deals with it
     @property
     def kernel(self) -> TanhKernel: return TanhKernel(self.config.gamma)
     @property
@@ -212,7 +213,8 @@ def iid_null(self:BiasRule,
 @patch
 def state(self:BiasRule) -> tuple:
     "Tensors and metadata for a file"
-    return self.table.state()
+    tensors, meta = self.table.state()
+    return tensors, dict(meta, far=self.far)
 
 # %% ../nbs/25_bias.ipynb #c045
 @patch(cls_method=True)
@@ -223,4 +225,6 @@ def from_state(cls:BiasRule,
     device=None # where to put the table
 ) -> BiasRule:
     "The rule of a file"
-    return cls(config, TokenTable.from_state(tensors, meta, device))
+    meta = dict(meta)
+    far = meta.pop('far', 0.)                                # older files have none
+    return cls(config, TokenTable.from_state(tensors, meta, device), far)

@@ -13,7 +13,7 @@ from .shell import (CommandParser, TokenBar, build_scheme, device_option,
     encoding_option, output_options, prepare_environment, run_command, say,
     shared_options, wants_bars)
 from .verdicts import (CARDS, COLUMNS, HEADLINE, csv_line, detector_info,
-    info_text, judge_with, judgements, report_page)
+    info_text, judge_with, judgements, report_page, scheme_digest)
 
 # %% ../nbs/91_commands.ipynb #c007
 def _prompt_options(p):
@@ -120,6 +120,7 @@ def _continuations(wm, prompts, seed, args):
 def _marked_line(wm, prompt, text) -> str:
     "A continuation as a JSON line"
     meta = {k: wm.table.meta[k] for k in ('host', 'encoder', 'key', 'config')}
+    meta['scheme'] = scheme_digest(wm.meta)
     return json.dumps(dict(prompt=prompt, text=text, **meta), ensure_ascii=False)
 
 def _headed(prompt, text) -> str:
@@ -130,6 +131,8 @@ def _headed(prompt, text) -> str:
 def _check_mark(args):
     "Mistakes that can be told before anything is read or loaded"
     check_encoding(args.encoding)
+    if args.save_detector and not Path(args.save_detector).resolve().parent.is_dir(): raise UsageError(
+        f'--save-detector {args.save_detector}: there is no such folder; make it first')
     for name,value,ok,what in (
         ('max-new-tokens', args.max_new_tokens, args.max_new_tokens >= 1, 'at least 1'),
         ('temperature', args.temperature, args.temperature > 0, 'above 0'),
@@ -145,7 +148,8 @@ def _mark(argv) -> int:
     wm = build_scheme(args)
     if args.save_detector:
         wm.detector().save(args.save_detector)
-        say(f'detector written to {args.save_detector}', args.quiet)
+        say(f'detector written to {args.save_detector}: key {wm.meta["key"]}, '
+            f'scheme {scheme_digest(wm.meta)}', args.quiet)
     for prompt,text in _continuations(wm, prompts, seed, args):
         if args.json: line = _marked_line(wm, prompt, text)
         else: line = _headed(prompt, text) if len(prompts) > 1 else text
@@ -205,7 +209,7 @@ def _detect_parser():
 # %% ../nbs/91_commands.ipynb #c034
 def _beside_detector(args) -> list:
     "Options that were given although a detector file decides what they say"
-    named = [k for k in ('key_file', 'host', 'preset', 'lam') if getattr(args, k) is not None]
+    named = [k for k in ('key_file', 'host', 'preset', 'lam', 'keys') if getattr(args, k) is not None]
     if args.key_env != 'DEW_KEY': named.append('key_env') # the default is no wish
     return ['--' + k.replace('_', '-') for k in named]
 
@@ -286,7 +290,7 @@ def _print_info(args) -> int:
 # %% ../nbs/91_commands.ipynb #c043
 def _write_page(args, dets, rows, cards):
     "The page of --html"
-    names = ', '.join(f'{n or "the key"} (key {d.key})' for n,d in dets.items())
+    names = ', '.join(f'{n or "the key"} (key {d.key}, scheme {scheme_digest(d.meta, d.p_kind)})' for n,d in dets.items())
     about = f'Detector: {names}. Level {args.alpha:g}: the share of unmarked texts that may be called marked.'
     Path(args.html).write_text(report_page(rows, cards, about), encoding='utf-8')
     say(f'page written to {args.html}', args.quiet)
@@ -358,6 +362,9 @@ def _eval_parser():
              'as Markdown elsewhere')
     p.add_argument('--batch-size', '--batch_size', type=int, metavar='N',
         help='rows at a time (default: 500 on a GPU, 8 else)')
+    p.add_argument('--ray', nargs='?', const='local', metavar='ADDRESS',
+        help='several runs side by side, on the cores of this machine or on a Ray cluster')
+    p.add_argument('--workers', type=int, metavar='N', help='with --ray: how many (default: cores)')
     device_option(p)
     _pack_options(p)
     output_options(p, quiet='print no table')
@@ -383,7 +390,10 @@ def _results(studies, folder, args):
     from dew_nb.evaluation.store import load_results
     from dew_nb.evaluation.runner import run_study
     if args.table_only: return load_results(folder)
-    return run_study(studies, folder, args.only, args.device or None, args.batch_size or None)
+    ask = dict(only=args.only, device=args.device or None, batch_size=args.batch_size or None)
+    if not args.ray: return run_study(studies, folder, **ask)
+    from dew_nb.ray import study_on_ray
+    return study_on_ray(studies, folder, args.workers or os.cpu_count() or 1, None if args.ray == 'local' else args.ray, **ask)
 
 # %% ../nbs/91_commands.ipynb #c065
 def _print_table(results, command):
@@ -397,6 +407,7 @@ def _print_table(results, command):
 # %% ../nbs/91_commands.ipynb #c066
 def _eval(argv) -> int:
     args = _eval_parser().parse_args(argv)
+    if args.workers is not None and not (args.ray and args.workers > 0): raise UsageError('--workers N needs --ray, and N above 0')
     prepare_environment()
     from dew_nb.evaluation.studies import Study
     studies = [Study.load(f) for f in args.study]

@@ -6,8 +6,9 @@
 __all__ = ['PUBLIC', 'token_vectors', 'cached_token_vectors', 'squeeze', 'quantise', 'restore', 'packaged_vectors',
            'narrow_vectors', 'compile_table', 'CompiledContexts']
 
-# %% ../nbs/23_compiled.ipynb #c002
+# %% ../nbs/23_compiled.ipynb #d2b8cfd1
 import hashlib, math
+from functools import cached_property
 from importlib import resources
 
 # %% ../nbs/23_compiled.ipynb #c003
@@ -17,13 +18,13 @@ from fastcore.basics import patch
 from safetensors import safe_open
 from tqdm.auto import tqdm
 
-# %% ../nbs/23_compiled.ipynb #c004
+# %% ../nbs/23_compiled.ipynb #9f647b5f
 from .artefacts import cached_tensor
 from .assets import cache_dir
 from .context import keep_tokenizer, kept_tokenizer
 from .keys import SecretKey, keyed_normals
 from .tokenization import backend, special_ids
-from .whitening import count_weights, unit_rows, zipf_weights
+from .whitening import SHORT, count_weights, unit_rows, zipf_weights
 
 # %% ../nbs/23_compiled.ipynb #c007
 def token_vectors(
@@ -122,7 +123,7 @@ def compile_table(
     S = (vectors - p @ vectors)*used[:,None]
     return S if damping is None else S*(damping/(damping + p))[:,None]
 
-# %% ../nbs/23_compiled.ipynb #c025
+# %% ../nbs/23_compiled.ipynb #960d7e91
 class CompiledContexts:
     "Windows of token ids to unit context vectors, by a table"
     needs_encoder = False
@@ -143,8 +144,14 @@ class CompiledContexts:
     def weights(self) -> torch.Tensor:
         "(k,) of the tokens in a window, the last one has 1"
         return self.decay**torch.arange(self.k-1, -1, -1.)
+    @cached_property
+    def _weights(self) -> torch.Tensor: return self.weights.to(self.device)
+    @cached_property
+    def _rows(self) -> torch.Tensor:
+        "The table as it is looked up: a CPU is faster with float32"
+        return self.table.float() if self.device.type == 'cpu' else self.table
 
-# %% ../nbs/23_compiled.ipynb #c026
+# %% ../nbs/23_compiled.ipynb #2454d6ef
 @patch
 def encode(self:CompiledContexts,
     windows, # (N, k) ids, numpy or torch
@@ -155,8 +162,10 @@ def encode(self:CompiledContexts,
     w = torch.as_tensor(np.asarray(windows) if isinstance(windows, list) else windows)
     w = w.to(self.device)
     inside = (w >= 0) & (w < len(self.table))
-    rows = self.table[w.clamp(0, len(self.table)-1)].float()*inside[...,None]   # (N, k, d)
-    return unit_rows((rows*self.weights.to(rows)[:,None]).sum(-2))
+    rows = self._rows[w.clamp(0, len(self.table)-1)].float()                    # (N, k, d)
+    c = (rows*(self._weights*inside)[...,None]).sum(-2)
+    n = c.norm(dim=-1, keepdim=True)
+    return c/n.masked_fill(n < SHORT, torch.inf)
 
 # %% ../nbs/23_compiled.ipynb #c027
 @patch

@@ -143,8 +143,8 @@ PRESETS = dict(
     calibrated=dict(),
     tournament=dict(rule='tournament', contexts='compiled', k=4, m=256, n=64, context_decay=.62,
                     context_damping=1e-3, context_width=64),
-    multilingual=dict(rule='tournament', contexts='words', k=4, m=256, n=24, context_decay=.7,
-                      context_width=64, token_whitening=None))
+    multilingual=dict(rule='tournament', contexts='words', k=4, m=256, n=24, context_decay=.5,
+                      context_width=48, token_whitening=None))
 
 # %% ../nbs/20_config.ipynb #c026
 @patch(cls_method=True)

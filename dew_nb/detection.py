@@ -29,7 +29,7 @@ from .text import (
     LONG, Reader, check_many, check_one_or_many, check_reading)
 from .whitening import unit_rows
 
-# %% ../nbs/31_detection.ipynb #c007
+# %% ../nbs/31_detection.ipynb #0639cfab
 @dataclass(frozen=True, eq=False)
 class DetectionResult:
     "What a detector says about one text"
@@ -52,6 +52,12 @@ class DetectionResult:
     undone: tuple = () # what was undone before the text was read, by kind: `dew_nb.plain`
     keys: int = 1 # sub-keys that were tried; score and z are the best one's, and p_value counts all
     subkey: int|None = None # the best of several
+    def __post_init__(self):
+        if callable(self.offsets): self.__dict__['_find'] = self.__dict__.pop('offsets')
+    def __getattr__(self, name):                                # for what is not there yet
+        if name != 'offsets' or '_find' not in self.__dict__: raise AttributeError(name)
+        return self.__dict__.setdefault('offsets', self._find())
+    def __getstate__(self): return {k: v for k,v in (self.__dict__ | dict(offsets=self.offsets)).items() if k != '_find'}
 
 # %% ../nbs/31_detection.ipynb #c008
 @patch
@@ -143,7 +149,7 @@ class Measurement:
         scores, best = (scores, None) if scores.ndim == 1 else _best_subkeys(sums, scores)
         return Evidence(sums, scores, sums.total(scores)/np.maximum(sums.L, 1), pairs, cov, best)
 
-# %% ../nbs/31_detection.ipynb #c019
+# %% ../nbs/31_detection.ipynb #3baef6ba
 def _contexts(scheme, windows):
     "Context vectors of windows; whether they are finite is seen later"
     space = scheme.contexts
@@ -154,7 +160,9 @@ def _rows(scheme, ids): return unit_rows(scheme.rule.rows(ids).float())
 
 def _scores(rule, c, ids):
     "(N,) score of each position; (N, keys) under each of several sub-keys"
-    if getattr(rule, 'keys', 1) > 1: return rule.score_all(c, ids)
+    keys = getattr(rule, 'keys', 1)
+    if keys > 1: return rule.score_all(c, ids)
+    if hasattr(rule, 'score_all') and c.device.type == 'cpu': return rule.score_all(c, ids)[:,0]
     return rule.score(rule.project(c), ids[:,None])[:,0]
 
 # %% ../nbs/31_detection.ipynb #c021
@@ -282,7 +290,7 @@ def null(self:Detector,
         return self.calibration.at(evidence.L, self.group, self.p_kind)
     return self.scheme.null(evidence.L, evidence.pairs, evidence.cov)
 
-# %% ../nbs/31_detection.ipynb #c031
+# %% ../nbs/31_detection.ipynb #62606a28
 @patch
 def results(self:Detector,
     docs:list, # documents of a group
@@ -295,19 +303,25 @@ def results(self:Detector,
     numbers = (x.mean*some, null.z(x.mean), null.p_value(x.mean), null.l_eff, null.mean, null.sd*some)
     best = x.subkey if x.subkey is None else np.where(some, x.subkey, None)
     rows = zip(*[np.broadcast_to(a, len(docs)).tolist() for a in (*numbers, best)])
-    cut = x.sums.cut.tolist()
-    return [self._result(d, x.scores[i:j], *row) for d,i,j,row in zip(docs, cut, cut[1:], rows)]
+    return [self._result(*one) for one in zip(docs, *_by_token(docs, x), x.L.astype(int).tolist(), rows)]
 
-# %% ../nbs/31_detection.ipynb #c032
+# %% ../nbs/31_detection.ipynb #3ee35e3a
+def _by_token(docs, x):
+    "For each text the scores of its tokens (NaN: none) and which of them count; views of two arrays"
+    n = np.array([len(d.ids) for d in docs])
+    end = np.cumsum(n)
+    at = np.concatenate([d.pos for d in docs]) + np.repeat(end - n, np.diff(x.sums.cut))
+    scores, counted = np.full(end[-1], np.nan), np.zeros(end[-1], bool)
+    scores[at], counted[at] = x.scores, x.sums.first
+    return [[a[i:j] for i,j in zip((end - n).tolist(), end.tolist())] for a in (scores, counted)]
+
+# %% ../nbs/31_detection.ipynb #6e1114da
 @patch
-def _result(self:Detector, d, b, mean, z, p, l_eff, expected, sd, subkey):
+def _result(self:Detector, d, scores, counted, n, row):
     "Put one text's numbers together"
-    scores = np.full(len(d.ids), np.nan)
-    scores[d.pos] = b
-    counted = np.zeros(len(d.ids), bool)
-    counted[d.pos[d.first]] = True
-    return DetectionResult(mean, z, p, len(d.ids), int(d.first.sum()), l_eff, expected, sd, scores,
-        counted, d.offsets, d.text, null=self.config.null, p_kind=self.p_kind, key=self.key,
+    mean, z, p, l_eff, expected, sd, subkey = row
+    return DetectionResult(mean, z, p, len(d.ids), n, l_eff, expected, sd, scores,
+        counted, d.spans, d.text, null=self.config.null, p_kind=self.p_kind, key=self.key,
         lam=self.scheme.rule.scale, undone=d.undone, keys=self.config.keys, subkey=subkey)
 
 # %% ../nbs/31_detection.ipynb #c033

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['COLUMNS', 'Job', 'load_detectors', 'judge_shard', 'Run', 'serial', 'import_ray', 'connect', 'on_ray', 'run_job',
-           'verdict_rows', 'JudgeBatch', 'judge_dataset']
+           'verdict_rows', 'JudgeBatch', 'judge_dataset', 'study_run', 'study_on_ray']
 
 # %% ../nbs/86_ray.ipynb #c003
 import hashlib, json, os
@@ -256,3 +256,36 @@ def judge_dataset(
     job = Job((), tuple(map(str, detectors)), column, alpha, **kwargs)
     return ds.map_batches(JudgeBatch, fn_constructor_args=(job,), batch_size=batch_size, num_cpus=1,
                           compute=ray.data.ActorPoolStrategy(min_size=1, max_size=workers), max_restarts=3, max_task_retries=3)
+
+# %% ../nbs/86_ray.ipynb #ray_studies2
+def study_run(
+    studies:list, # of `Study`
+    out:str, # folder for the results
+    more:dict # arguments of `run_study`
+):
+    "What one worker does of a study: whatever nobody else has in hand"
+    from dew_nb.evaluation.runner import run_study
+    run_study(studies, out, progress=False, **more)
+
+# %% ../nbs/86_ray.ipynb #ray_studies4
+def study_on_ray(
+    study, # a `Study`, its TOML file, or several for the same folder
+    out:str|Path, # folder for the results; other runs may work in it
+    workers:int=2, # runs at a time
+    address:str|None=None, # of a Ray cluster; None: this machine
+    **kwargs # only, device and batch_size of `run_study`
+):
+    "Do what is left of a study with the workers of Ray; the results"
+    from dew_nb.evaluation.store import load_results
+    from dew_nb.evaluation.studies import Study
+    many = study if isinstance(study, (list, tuple)) else [study]
+    many, ray = [Study.load(s) if isinstance(s, (str, Path)) else s for s in many], connect(address, workers)
+    share = min(1, ray.cluster_resources().get('GPU', 0)/workers)
+    task = ray.remote(num_cpus=1, num_gpus=share, max_retries=3)(study_run)
+    runs, failed = [task.remote(many, str(Path(out).absolute()), kwargs) for _ in range(workers)], []
+    for r in runs:
+        try: ray.get(r)
+        except ray.exceptions.RayError as e: failed.append(e)
+    if len(failed) == workers: raise UsageError(f'no worker could finish the study; the first says: {one_line(failed[0])[-300:]}. '
+                                                'What is done stays; the same command goes on')
+    return load_results(out)

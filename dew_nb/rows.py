@@ -75,7 +75,7 @@ def cut_tails(
     top_k = torch.where(top_k > 0, top_k, logits.shape[1]).clamp(max=logits.shape[1])
     least = logits.amax(1) + min_p.log()                   # log of min-p times the largest
     logits = logits.masked_fill(logits < least[:,None], -torch.inf)
-    return find_cut()(logits, top_k.to(torch.int32), top_p)
+    return find_cut()(logits, top_k.to(torch.int32), top_p.contiguous())   # a kernel counts on it
 
 # %% ../nbs/80_rows.ipynb #c017
 class Texts:

@@ -134,7 +134,7 @@ def _serve(argv) -> int:
         f'{e.name} is not installed; the service wants: pip install dew_nb[serve]') from None
     with listen(args.host, args.port) as sock:
         limits = Limits(**{k: getattr(args, k) for k in LIMITS if getattr(args, k) is not None})
-        hosts = (*LOOPBACK, args.host) if is_loopback(args.host) else None
+        hosts = tuple(dict.fromkeys((*LOOPBACK, args.host))) if is_loopback(args.host) else None
         _run_server(make_app(_load(args), limits, token, hosts), sock, args)
     return 0
 

@@ -178,6 +178,8 @@ def scheme_options(
         help='named configuration (default: tournament)')
     g.add_argument('--lam', type=float, metavar='X',
         help='strength of the mark, of the presets calibrated and paper')
+    g.add_argument('--keys', type=int, metavar='N', help='sub-keys of the one key, of which each '
+        'text draws one, of the preset tournament (default: 1)')
     device_option(g)
 
 # %% ../nbs/90_shell.ipynb #c038
@@ -231,11 +233,13 @@ def read_config(
 ):
     "The configuration that the arguments describe"
     from dew_nb.config import DEWConfig
-    preset, changes = args.preset or 'tournament', {}
-    if args.lam is not None: changes = dict(lam=args.lam)
-    if changes and preset in ('tournament', 'multilingual'): raise UsageError(
+    preset = args.preset or 'tournament'
+    if args.lam is not None and preset in ('tournament', 'multilingual'): raise UsageError(
         '--lam is the strength of other presets: add --preset calibrated or --preset paper')
-    return DEWConfig.preset(preset, **changes)
+    if args.keys is not None and preset != 'tournament': raise UsageError(
+        f'--keys goes with --preset tournament, and --preset {preset} knows no sub-keys: leave one out')
+    given = dict(lam=args.lam, keys=args.keys)
+    return DEWConfig.preset(preset, **{k: v for k,v in given.items() if v is not None})
 
 # %% ../nbs/90_shell.ipynb #c048
 def build_scheme(

@@ -84,7 +84,7 @@ def running_mean(
     return (f'<svg width="{w}" height="{h}" viewBox="0 0 {w} {h}" role="img" '
         'style="max-width:100%;height:auto" aria-label="running score">'
         f'<line x1="40" y1="{h/2}" x2="{w-10}" y2="{h/2}" stroke="#999"/>'
-        f'<polyline points="{_points(x, y(line))}" fill="none" stroke="#555" stroke-dasharray="4 3"/>'
+        f'<polyline points="{_points(x, y(line))}" fill="none" stroke="#888" stroke-dasharray="4 3"/>'
         f'<polyline points="{_points(x, y(mean))}" fill="none" stroke="#de8f05" stroke-width="2"/>'
         + _label(2, 14, f'+{top:.2f}') + _label(2, h-4, f'−{top:.2f}')
         + _label(w-10, h-4, f'running mean of {len(s)} scores; dashed: 1% line', True) + '</svg>')
@@ -92,23 +92,25 @@ def running_mean(
 # %% ../nbs/32_views.ipynb #d00824d2b
 def verdict_html(
     r, # a `DetectionResult`
-    alpha:float=.01 # level of the test
+    alpha:float=.01, # level of the test
+    word:str='' # what was found, by somebody who knows how much text would do
 ) -> str:
     "'marked', 'not marked', or 'too short to say' where nothing could be scored, in bold"
-    word = 'marked' if r.marked(alpha) else 'not marked' if r.n_scored else 'too short to say'
+    word = word or ('marked' if r.marked(alpha) else 'not marked' if r.n_scored else 'too short to say')
     return f'<b>{word}</b> at {alpha:g}'
 
 # %% ../nbs/32_views.ipynb #c020
 def result_html(
     r, # a `DetectionResult`
     limit:int=2000, # tokens to show
-    alpha:float=.01 # level of the verdict
+    alpha:float=.01, # level of the verdict
+    word:str='' # the verdict, if somebody knows better than the p-value alone
 ) -> str:
     "The verdict, the figures, the text shaded by score, and the running score, as HTML"
-    head = (f'{verdict_html(r, alpha)} &nbsp; <b>score</b> {r.score:+.3f} &nbsp; <b>z</b> {r.z:+.2f} &nbsp; '
+    head = (f'{verdict_html(r, alpha, word)} &nbsp; <b>score</b> {r.score:+.3f} &nbsp; <b>z</b> {r.z:+.2f} &nbsp; '
             f'<b>p</b> {r.p_value:.2g} &nbsp; '
             f'<b>tokens</b> {r.n_tokens:,}, {r.n_scored:,} scored, worth {r.l_eff:,.0f}')
-    if r.key: head += f' &nbsp; <b>key</b> {html.escape(r.key)}'
+    if r.key: head += f' &nbsp; <span style="white-space:nowrap"><b>key</b> {html.escape(r.key)}</span>'
     if r.subkey is not None: head += f', sub-key {r.subkey} of {r.keys}'
     box = f'<div style="margin:.5em 0;max-height:24em;overflow:auto">{shaded_text(r, limit)}</div>'
     return ('<div class="dew-result" style="max-width:46em;line-height:1.6">'
@@ -127,7 +129,7 @@ def _curve(y, w, h, points, boxes, line, text):
     at = lambda v: f'y1="{y(v):.1f}" y2="{y(v):.1f}"'
     return (f'<svg width="{w}" height="{h}" viewBox="0 0 {w} {h}" role="img" '
         f'aria-label="z of windows along the text">{boxes}<line {across} {at(0)} stroke="#999"/>'
-        f'<line {across} {at(line)} stroke="#555" stroke-dasharray="4 3"/>'
+        f'<line {across} {at(line)} stroke="#888" stroke-dasharray="4 3"/>'
         f'<polyline points="{points}" fill="none" stroke="#0173b2" stroke-width="1.5"/>'
         + _label(2, f'{y(line)+4:.1f}', f'{line:.1f}') + _label(w-10, h-4, text, True) + '</svg>')
 

@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['WORDS', 'NEUTRAL', 'INTERFACES', 'named_files', 'scheme_files', 'file_choices', 'acts_last', 'load_scheme',
-           'check_served', 'wanted', 'take_over', 'own_cut', 'Marker', 'Request', 'ListBatch', 'Group', 'SlotBatch',
-           'load_markers', 'check_server', 'ServerMark', 'interfaces', 'processor_class']
+           'check_served', 'wanted', 'take_over', 'own_cut', 'name_text', 'Marker', 'Request', 'ListBatch', 'Group',
+           'SlotBatch', 'load_markers', 'check_server', 'ServerMark', 'interfaces', 'processor_class']
 
 # %% ../nbs/81_vllm.ipynb #c002
-import json, os
+import json, os, secrets
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
@@ -84,8 +84,6 @@ def load_scheme(
     if choices['mode'] in HASHED or getattr(space, 'needs_encoder', True):
         raise ValueError(f'{path} asks an encoder at each step, and a server has no time for that: '
             "build it with DEWConfig.preset('tournament'), or another config with contexts='compiled'")
-    if choices.get('keys', 1) > 1: raise ValueError(f'{path} has {choices["keys"]} sub-keys, of which '
-        'a server draws none yet: build the scheme with keys=1')
     return Detector.load(path, device=device).scheme
 
 # %% ../nbs/81_vllm.ipynb #c018
@@ -139,6 +137,17 @@ def own_cut(
         f'dew_cut is set by the server itself: [top_k, top_p, min_p]; got {cut!r}')
     return k, p, m
 
+# %% ../nbs/81_vllm.ipynb #vk2
+def name_text(
+    params # vLLM's `SamplingParams`; changed
+):
+    "Note the name that a request's sub-key is drawn by"
+    args = params.extra_args or {}
+    said = args.get('dew_text', secrets.token_hex(8))
+    if not isinstance(said, (str, int)) or said == '': raise ValueError(
+        f'dew_text must be a string, by which the sub-key of the text is drawn; got {said!r}')
+    params.extra_args = dict(args, dew_name=str(said))
+
 # %% ../nbs/81_vllm.ipynb #c030
 class Marker:
     "A scheme, ready to mark rows of a server's batch"
@@ -150,6 +159,12 @@ class Marker:
         self.special = special_mask(scheme.contexts.special).to(device)
     @property
     def last(self) -> bool: return self.scheme.rule.last
+    @property
+    def keys(self) -> int: return self.scheme.config.keys
+    def subkey(self, params) -> int:
+        "The sub-key of a request, drawn by its name"
+        name = (params.extra_args or {}).get('dew_name', '')
+        return self.scheme.rule.draw([f'{name}/0'])[0] if self.keys > 1 else 0
     def __repr__(self): return f'Marker({self.scheme!r})'
 
 # %% ../nbs/81_vllm.ipynb #c031
@@ -160,12 +175,13 @@ def mark(self:Marker,
     rows:torch.Tensor, # (B,) which of them
     start:torch.Tensor, # (B,) where the answer begins
     end:torch.Tensor, # (B,) where it ends
-    reach:int # the largest end
+    reach:int, # the largest end
+    subkeys:torch.Tensor|None=None # (B,) of a scheme that has several
 ) -> torch.Tensor:
     "Marked logits: logarithms of probabilities, if the rule acts last"
     w, full = windows_at(ids, rows, start, end, self.k, self.special)
     if self.scheme.rule.repeats == 'window': full &= ~stood_before(ids, rows, start, end, w, reach)
-    return self.scheme.insert(logits, self.scheme.project(w), full)
+    return self.scheme.insert(logits, self.scheme.project(w, subkeys), full)
 
 # %% ../nbs/81_vllm.ipynb #c037
 @dataclass(eq=False)
@@ -175,6 +191,7 @@ class Request:
     cut: tuple # its top-k, top-p and min-p
     tokens: list # what it has written; vLLM appends to it
     row: int # where that stands in `Texts`
+    subkey: int = 0 # drawn by its name
 
 # %% ../nbs/81_vllm.ipynb #c038
 class ListBatch:
@@ -199,7 +216,7 @@ def add(self:ListBatch,
     name = wanted(params.extra_args, self.names)
     if name is None: return
     if self.markers[name].last and not params.temperature > 0: return     # greedy: nothing is drawn
-    self.at[index] = Request(name, own_cut(params), tokens, self.texts.open())
+    self.at[index] = Request(name, own_cut(params), tokens, self.texts.open(), self.markers[name].subkey(params))
 
 # %% ../nbs/81_vllm.ipynb #c040
 @patch
@@ -244,6 +261,7 @@ class Group:
     places: torch.Tensor # (N,) in the batch
     rows: torch.Tensor # (N,) in `Texts`
     cuts: torch.Tensor|None # (N, 3); None: nothing to cut
+    subkeys: torch.Tensor|None # (N,); None: there is one key
 
 # %% ../nbs/81_vllm.ipynb #c044
 def _groups(batch):
@@ -253,9 +271,10 @@ def _groups(batch):
         if not mine: continue
         places, requests = zip(*mine)
         send = lambda x: torch.tensor(x, device=batch.device)
-        cut = batch.markers[name].last and any(r.cut != NEUTRAL for r in requests)
-        yield Group(batch.markers[name], list(requests), send(places), send([r.row for r in requests]),
-                    send([list(map(float, r.cut)) for r in requests]) if cut else None)
+        marker, cut = batch.markers[name], any(r.cut != NEUTRAL for r in requests)
+        yield Group(marker, list(requests), send(places), send([r.row for r in requests]),
+                    send([list(map(float, r.cut)) for r in requests]) if cut and marker.last else None,
+                    send([r.subkey for r in requests]) if marker.keys > 1 else None)
 
 # %% ../nbs/81_vllm.ipynb #c045
 @patch
@@ -272,7 +291,7 @@ def apply(self:ListBatch,
         if max(end) >= g.marker.k:
             self.texts.read([r.row for r in g.requests], lists)
             ends = torch.tensor(end, device=self.device)
-            x = g.marker.mark(x, self.texts.ids, g.rows, torch.zeros_like(ends), ends, max(end))
+            x = g.marker.mark(x, self.texts.ids, g.rows, torch.zeros_like(ends), ends, max(end), g.subkeys)
         if whole: return x.to(logits)
         logits[g.places] = x.to(logits)
     return logits
@@ -287,7 +306,7 @@ class SlotBatch:
         self.markers, self.names, self.states = markers, list(markers), states
         n = states.max_num_reqs
         self.which, self.cutting = np.full(n, -1), np.zeros(n, bool)
-        self.numbers = torch.zeros(n, 4)                    # temperature, top-k, top-p, min-p
+        self.numbers = torch.zeros(n, 5)                    # temperature, top-k, top-p, min-p, sub-key
         self.sent = self.numbers.to(states.device)
     def __repr__(self): return f'SlotBatch({(self.which >= 0).sum()} marked, {self.names})'
 
@@ -302,8 +321,9 @@ def add(self:SlotBatch,
     greedy = name is not None and self.markers[name].last and not params.temperature > 0
     self.which[slot] = -1 if name is None or greedy else self.names.index(name)
     self.cutting[slot] = cut != NEUTRAL
-    self.numbers[slot] = torch.tensor([params.temperature, *cut])
-    return bool(self.which[slot] >= 0)
+    marked = bool(self.which[slot] >= 0)
+    self.numbers[slot] = torch.tensor([params.temperature, *cut, self.markers[name].subkey(params) if marked else 0])
+    return marked
 
 # %% ../nbs/81_vllm.ipynb #c056
 @patch
@@ -316,11 +336,12 @@ def send(self:SlotBatch):
 def _marked(self:SlotBatch, marker, x, slots, reach, cut):
     "Marked logits of some slots, before temperature as after it"
     st, numbers = self.states, self.sent[slots]
-    where = st.all_token_ids.gpu, slots, st.prompt_len.gpu[slots], st.total_len.gpu[slots], reach
+    where = (st.all_token_ids.gpu, slots, st.prompt_len.gpu[slots], st.total_len.gpu[slots], reach,
+             numbers[:, 4].long() if marker.keys > 1 else None)
     if not marker.last: return marker.mark(x, *where)
     T = numbers[:, :1]
     x = x/T
-    if cut: x = cut_tails(x, numbers[:, 1:])
+    if cut: x = cut_tails(x, numbers[:, 1:4])
     return marker.mark(x, *where)*T
 
 # %% ../nbs/81_vllm.ipynb #c058
@@ -394,6 +415,7 @@ def validate_params(cls:ServerMark,
     name = wanted(args, list(files))
     own_cut(sampling_params)                                # refuses a bad one
     if name is None or not acts_last(files[name]): return
+    if file_choices(files[name]).get('keys', 1) > 1: name_text(sampling_params)
     if sampling_params.temperature > 0: return take_over(sampling_params)
     if 'dew' in (args or {}): raise ValueError('With temperature 0 no token is drawn, and the mark of '
         'this server is in the draw: set a temperature, or {"dew": false}')

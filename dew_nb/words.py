@@ -36,7 +36,7 @@ def fold(
     unit:str # as it stands in a text
 ) -> str:
     "One spelling for all spellings of a unit"
-    unit = unicodedata.normalize('NFKC', unit.translate(SPELLINGS)).casefold()
+    unit = unicodedata.normalize('NFKC', unit.translate(SPELLINGS)).lower()
     return unit if unit[:1].isalnum() or len(unit) < 2 or unit[0] != unit[1] else unit[0]
 
 # %% ../nbs/09_words.ipynb #c012
@@ -52,12 +52,12 @@ def words(
     "The units of a text, folded"
     return [fold(m[0]) for m in WORD.finditer(text)]
 
-# %% ../nbs/09_words.ipynb #c018
+# %% ../nbs/09_words.ipynb #c020
 BLANK, LETTERS, DIGITS, CLITICS, MARKS = range(5)
 JOINS = MARKS + ord('-')                        # no unit right after a letter
 _clitic, _letter = regex.compile(CLITIC), regex.compile(LETTER, regex.V1)
 
-# %% ../nbs/09_words.ipynb #c019
+# %% ../nbs/09_words.ipynb #c021
 @lru_cache(100_000)
 def kind(
     text:str # its first character counts; a clitic is looked at as a whole
@@ -69,7 +69,7 @@ def kind(
     if c.isnumeric(): return DIGITS
     return MARKS + ord(c) if WORD.match(c) else BLANK
 
-# %% ../nbs/09_words.ipynb #c021
+# %% ../nbs/09_words.ipynb #c023
 def begins(
     before:int, # `kind` of the last character so far
     first:int, # `kind` of what follows, without blanks

@@ -155,7 +155,7 @@ def to(self:Lexicon,
     with self.lock: self.rows = self.rows.to(device)
     return self
 
-# %% ../nbs/19_wordspace.ipynb #c029
+# %% ../nbs/19_wordspace.ipynb #c030
 @dataclass(frozen=True, eq=False)
 class TokenStarts:
     "What each token of a host begins, if it begins anything"
@@ -164,7 +164,7 @@ class TokenStarts:
     blanks: torch.Tensor # (V,) bool: it has blanks before that
     def to(self, device): return TokenStarts(*(x.to(device) for x in vars(self).values()))
 
-# %% ../nbs/19_wordspace.ipynb #c030
+# %% ../nbs/19_wordspace.ipynb #c031
 def token_texts(
     tokenizer, # the host's, fast
     V:int # rows of the host's table
@@ -175,7 +175,7 @@ def token_texts(
     texts = tok.decode_batch([[i] for i in range(n)], skip_special_tokens=True)
     return ['' if '\ufffd' in t else t for t in texts] + ['']*(V - n)
 
-# %% ../nbs/19_wordspace.ipynb #c031
+# %% ../nbs/19_wordspace.ipynb #c033
 @patch(cls_method=True)
 def of(cls:TokenStarts,
     encoder, # from `load_encoder`
@@ -191,7 +191,7 @@ def of(cls:TokenStarts,
     rows = torch.cat([lex.rows[:len(lex)], lex.rows.new_zeros(1, projection.width)])[ids]
     return cls(rows, first, torch.tensor([len(t) > len(b) for t,b in zip(texts, bare)]))
 
-# %% ../nbs/19_wordspace.ipynb #c034
+# %% ../nbs/19_wordspace.ipynb #c036
 def token_starts(
     encoder, # from `load_encoder`
     host, # from `load_host`
@@ -204,7 +204,7 @@ def token_starts(
     make = lambda: vars(TokenStarts.of(encoder, projection, token_texts(host.tokenizer, V)))
     return TokenStarts(**cached_tensors(path, make))
 
-# %% ../nbs/19_wordspace.ipynb #c036
+# %% ../nbs/19_wordspace.ipynb #c038
 class WordContexts:
     "Windows of words to unit context vectors; brings its own units to the rule"
     def __init__(self,
@@ -227,7 +227,7 @@ class WordContexts:
         "(k,) of the words in a window, the last one has 1"
         return self.decay**torch.arange(self.k-1, -1, -1.)
 
-# %% ../nbs/19_wordspace.ipynb #c037
+# %% ../nbs/19_wordspace.ipynb #c039
 @patch
 def encode(self:WordContexts,
     windows, # (N, k) numbers of words, numpy or torch
@@ -239,7 +239,7 @@ def encode(self:WordContexts,
     rows = self.tok.rows[w][..., :self.dim]                              # (N, k, d)
     return unit_rows((rows*self.weights.to(rows)[:,None]).sum(-2))
 
-# %% ../nbs/19_wordspace.ipynb #c040
+# %% ../nbs/19_wordspace.ipynb #c042
 @dataclass(frozen=True, eq=False)
 class WordTable:
     "Unit rows of words, and of the host's tokens. Not keyed: all secrets are in the rule's layers"
@@ -256,7 +256,7 @@ class WordTable:
         "Unit rows of words"
         return unit_rows(self.lexicon.rows[ids][..., :self.n])
 
-# %% ../nbs/19_wordspace.ipynb #c041
+# %% ../nbs/19_wordspace.ipynb #c043
 @patch
 def bind(self:WordContexts,
     rule # with `table` and layers `M`
@@ -266,7 +266,7 @@ def bind(self:WordContexts,
     rows = unit_rows(lex.rows[:lex.reserved, :n])
     return replace(rule, table=WordTable(rows, lex, n, rule.table.meta))
 
-# %% ../nbs/19_wordspace.ipynb #c042
+# %% ../nbs/19_wordspace.ipynb #c045
 def check_words(
     config, # a `DEWConfig`
     width:int # of the projection
@@ -278,7 +278,7 @@ def check_words(
         if (v := getattr(config, f)) is not None and v > width: raise ValueError(
             f"{f} must be at most {width} with contexts='words', got {v}")
 
-# %% ../nbs/19_wordspace.ipynb #c044
+# %% ../nbs/19_wordspace.ipynb #c048
 @patch(cls_method=True)
 def prepare(cls:WordContexts,
     encoder, # from `load_encoder('use-multilingual')`
@@ -296,7 +296,7 @@ def prepare(cls:WordContexts,
     width = c.context_width or P.width
     return cls(lex, c.k, width, c.context_decay, c.context_repeat, host, starts), empty
 
-# %% ../nbs/19_wordspace.ipynb #c046
+# %% ../nbs/19_wordspace.ipynb #c050
 @patch
 def state(self:WordContexts) -> tuple:
     "Tensors and metadata for a file"
@@ -304,7 +304,7 @@ def state(self:WordContexts) -> tuple:
     tensors = {'rows': torch.zeros(0, 1), 'words.mean': P.mean, 'words.P': P.P}
     return tensors, dict(decay=self.decay, context_width=self.dim)
 
-# %% ../nbs/19_wordspace.ipynb #c047
+# %% ../nbs/19_wordspace.ipynb #c051
 @patch(cls_method=True)
 def from_state(cls:WordContexts,
     tensors:dict, # as `state` gave them
@@ -316,7 +316,7 @@ def from_state(cls:WordContexts,
     P = WordProjection(tensors['words.mean'], tensors['words.P'])
     return cls(Lexicon(encoder, P), k, meta['context_width'], meta['decay'])
 
-# %% ../nbs/19_wordspace.ipynb #c050
+# %% ../nbs/19_wordspace.ipynb #c054
 class Follower:
     "Follows texts as they are written, and marks the tokens that begin a word"
     def __init__(self,
@@ -327,7 +327,7 @@ class Follower:
         if self.space.starts is None: raise ValueError('This space of words has no host and '
             'can only read: build the scheme with DEW.build(host, ...)')
 
-# %% ../nbs/19_wordspace.ipynb #c051
+# %% ../nbs/19_wordspace.ipynb #c055
 @patch
 def last_words(self:Follower,
     ids:torch.Tensor # (B, T) tokens of the texts so far
@@ -341,7 +341,7 @@ def last_words(self:Follower,
     full = torch.tensor([len(w) == k for w in found])
     return windows, full, torch.tensor([kind(t[-1:]) for t in texts])
 
-# %% ../nbs/19_wordspace.ipynb #c052
+# %% ../nbs/19_wordspace.ipynb #c056
 @patch
 def _remember(self:Follower, last):
     "Add the contexts of units that the last token began"
@@ -354,7 +354,7 @@ def _repeats(self:Follower, c):
     if not self.past.shape[1]: return torch.zeros(len(c), dtype=torch.bool, device=c.device)
     return torch.einsum('btd,bd->bt', self.past, c).amax(1) >= min(self.space.repeat, 1 - 1e-5)
 
-# %% ../nbs/19_wordspace.ipynb #c053
+# %% ../nbs/19_wordspace.ipynb #c057
 @patch
 def mark(self:Follower,
     ids:torch.Tensor, # (B, T) tokens of the texts so far, without the prompt
@@ -370,7 +370,7 @@ def mark(self:Follower,
     if not self.mask.any(): return scores
     return self.scheme.insert(scores, self.scheme.rule.project(self.c), self.mask)
 
-# %% ../nbs/19_wordspace.ipynb #c054
+# %% ../nbs/19_wordspace.ipynb #c058
 @patch
 def _context(self:Follower, windows, ids):
     "Contexts of windows; those of marked units before them are remembered"
@@ -386,7 +386,7 @@ def _may(self:Follower, before, full, V):
     mask = begins(before.to(s.first.device)[:,None], s.first, s.blanks) & full.to(s.first.device)[:,None]
     return torch.nn.functional.pad(mask, (0, max(0, V - mask.shape[1])))[:, :V]
 
-# %% ../nbs/19_wordspace.ipynb #c055
+# %% ../nbs/19_wordspace.ipynb #c059
 @patch
 def follow(self:WordContexts,
     scheme # whose contexts they are

@@ -23,7 +23,8 @@ SCHEMES = dict(none=NoMark, human=Human, dew=DEWScheme, donor=DonorScheme,
     unbiased='dew_nb.evaluation.reweighting:Unbiased',
     morphmark='dew_nb.evaluation.morphmark:MorphMark',
     sir='dew_nb.evaluation.sir:SIR', xsir='dew_nb.evaluation.sir:XSIR',
-    semstamp='dew_nb.evaluation.semstamp:KSemStamp')
+    semstamp='dew_nb.evaluation.semstamp:KSemStamp',
+    atw='dew_nb.evaluation.adaptive:ATW', ts='dew_nb.evaluation.tokenspecific:TS')
 
 # %% ../../nbs/evaluation/63_registry.ipynb #a0d7781b
 def _own_params(cls):

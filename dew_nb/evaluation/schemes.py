@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import Protocol, Sequence, runtime_checkable
 
 # %% auto #0
-__all__ = ['WatermarkScheme', 'Scheme', 'measured', 'loop_over_keys', 'scores_under', 'first_look', 'NoMark', 'Human', 'seed_key',
-           'DEWScheme', 'DonorScheme', 'AgnosticScheme', 'NgramBlock', 'Chain']
+__all__ = ['WatermarkScheme', 'Scheme', 'check_columns', 'measured', 'loop_over_keys', 'scores_under', 'first_look', 'NoMark',
+           'Human', 'seed_key', 'DEWScheme', 'DonorScheme', 'AgnosticScheme', 'NgramBlock', 'Chain']
 
 # %% ../../nbs/evaluation/60_schemes.ipynb #67e30c74
 import numpy as np
@@ -83,6 +83,23 @@ def measure(self:Scheme,
     "All that the scheme says of each text"
     raise NotImplementedError(f'{type(self).__name__} has no measure(texts)')
 
+# %% ../../nbs/evaluation/60_schemes.ipynb #e1985e29
+def check_columns(
+    name:str, # of the scheme, for the message
+    columns:dict, # what it said
+    n:int, # texts
+):
+    "Refuse a wrong count, a score that is no number, a p-value outside [0, 1]"
+    for k,v in columns.items():
+        if len(v) != n: raise ValueError(
+            f'Scheme {name!r} gave {len(v)} values of {k!r} '
+            f'for {n} texts: expected one each')
+    for k,(low,high) in dict(score=(-np.inf, np.inf), p_value=(0, 1 + 1e-9)).items():
+        v = np.asarray(columns.get(k, ()), float)
+        if len(bad := np.flatnonzero(~((v >= low) & (v <= high)))): raise ValueError(
+            f'Scheme {name!r} gave {v[bad[0]]} as the {k} of text {bad[0]}: expected a number'
+            + ' between 0 and 1'*(k == 'p_value'))
+
 # %% ../../nbs/evaluation/60_schemes.ipynb #3c0b4f85
 def measured(
     scheme, # a `Scheme`, or anything with `score` and perhaps `p_values`
@@ -93,10 +110,7 @@ def measured(
     else:
         columns = dict(score=scheme.score(texts))
         if hasattr(scheme, 'p_values'): columns['p_value'] = scheme.p_values(texts)
-    for k,v in columns.items():
-        if len(v) != len(texts): raise ValueError(
-            f'Scheme {scheme.name!r} gave {len(v)} values of {k!r} '
-            f'for {len(texts)} texts: expected one each')
+    check_columns(scheme.name, columns, len(texts))
     return columns
 
 # %% ../../nbs/evaluation/60_schemes.ipynb #6c62341f

@@ -10,8 +10,8 @@ from typing import Sequence
 
 # %% auto #0
 __all__ = ['BiasNetwork', 'network_loss', 'train_network', 'training_contexts', 'data_file', 'make_network', 'read_network',
-           'load_network', 'context_bias', 'word_starts', 'context_ends', 'key_law', 'SIR', 'SemanticProcessor',
-           'token_words', 'meaning_clusters', 'make_clusters', 'load_clusters', 'XSIR']
+           'load_network', 'context_bias', 'word_starts', 'context_ends', 'key_law', 'SIR', 'next_ends',
+           'SemanticProcessor', 'token_words', 'meaning_clusters', 'make_clusters', 'load_clusters', 'XSIR']
 
 # %% ../../nbs/evaluation/74_sir.ipynb #c003
 import numpy as np
@@ -189,6 +189,7 @@ def key_law(
 class SIR(Scheme):
     "A bias by the meaning of the text so far (Liu et al., 2024)"
     needs_encoder = True
+    lean = 1/3 # allowance for the lean of a key, in units of z
     def __init__(self, host, encoder=None, seed=0, name=None, *,
         delta:float=1., # strength
         chunk:int=10, # words in a chunk
@@ -219,6 +220,22 @@ def biases(self:SIR,
     return context_bias(self.net, self.encoder.encode(list(contexts), True))
 
 # %% ../../nbs/evaluation/74_sir.ipynb #c041
+def next_ends(
+    ids:np.ndarray, # (B, T) generated so far, T at least 1
+    starts:np.ndarray, # from `word_starts`
+    chunk:int, # words
+) -> np.ndarray: # (B, 2)
+    "Length of the context of a token that goes on, and of one that begins a word"
+    new = starts[np.minimum(ids, len(starts) - 1)]
+    new[:, 0] = True
+    c = new.cumsum(1)                               # words so far
+    ends = []
+    for word in (c[:, -1] - 1, c[:, -1]):           # of the next token
+        first = word // chunk * chunk               # first word after its context
+        ends.append(np.where(first < c[:, -1], (c > first[:, None]).argmax(1), ids.shape[1]))
+    return np.stack(ends, 1)
+
+# %% ../../nbs/evaluation/74_sir.ipynb #c044
 class SemanticProcessor(LogitsProcessor):
     "Adds the biases of SIR; remembers those of contexts it has met"
     def __init__(self,
@@ -226,31 +243,27 @@ class SemanticProcessor(LogitsProcessor):
         prompt_length:int, # tokens that are no part of the text
     ):
         self.scheme, self.prompt_length = scheme, prompt_length
-        self.known, self.map = {}, torch.from_numpy(scheme.map)
+        self.map = torch.from_numpy(scheme.map)
         self.begins = torch.from_numpy(scheme.starts)
-    def ends(self, ids:np.ndarray) -> tuple[int, int]:
-        "Length of the context of a token that goes on, and of one that begins a word"
-        s, n = self.scheme, len(ids)
-        after = np.append(ids, np.flatnonzero(s.starts)[0])   # any token that begins a word
-        e = context_ends(after, s.starts, s.params['chunk'])
-        return (int(e[-2]) if n else 0), int(e[-1])
+        self.rows_at, self.held = {(0, 0): 0}, torch.zeros(1, scheme.net.last.out_features)
 
-# %% ../../nbs/evaluation/74_sir.ipynb #c042
+# %% ../../nbs/evaluation/74_sir.ipynb #c046
 @patch
 def rows(self:SemanticProcessor,
     ids:np.ndarray, # (B, T) generated so far
 ) -> tuple[torch.Tensor, torch.Tensor]: # (B, 300) each
     "Biases for tokens that go on and for tokens that begin a word"
-    ends = [self.ends(x) for x in ids]
-    want = {(i, e) for i,pair in enumerate(ends) for e in pair if e}
-    if new := sorted(want - self.known.keys()):
-        texts = [self.scheme.tok.decode(ids[i, :e].tolist()).strip() for i,e in new]
-        self.known |= dict(zip(new, self.scheme.biases(texts)))
-    none = torch.zeros(self.scheme.net.last.out_features)
-    take = lambda j: torch.stack([self.known.get((i, e[j]), none) for i,e in enumerate(ends)])
-    return take(0), take(1)
+    s, ends = self.scheme, next_ends(ids, self.scheme.starts, self.scheme.params['chunk'])
+    want = [[(i, e) if e else (0, 0) for e in pair] for i,pair in enumerate(ends.tolist())]
+    if new := sorted({w for pair in want for w in pair} - self.rows_at.keys()):
+        texts = s.tok.decode_batch([ids[i, :e].tolist() for i,e in new])
+        found = s.biases([t.strip() for t in texts])
+        self.rows_at |= {w: len(self.held) + j for j,w in enumerate(new)}
+        self.held = torch.cat([self.held, found])
+    at = torch.tensor([[self.rows_at[w] for w in pair] for pair in want])
+    return self.held[at[:, 0]], self.held[at[:, 1]]
 
-# %% ../../nbs/evaluation/74_sir.ipynb #c043
+# %% ../../nbs/evaluation/74_sir.ipynb #c047
 @patch
 def __call__(self:SemanticProcessor, input_ids:torch.Tensor, scores:torch.Tensor) -> torch.Tensor:
     "The logits with their biases"
@@ -263,12 +276,12 @@ def __call__(self:SemanticProcessor, input_ids:torch.Tensor, scores:torch.Tensor
     bias = F.pad(bias, (0, scores.shape[1] - V))
     return scores + (self.scheme.params['delta']*bias).to(scores.dtype)
 
-# %% ../../nbs/evaluation/74_sir.ipynb #c044
+# %% ../../nbs/evaluation/74_sir.ipynb #c048
 @patch
 def processor(self:SIR, prompt_length):
     return SemanticProcessor(self, prompt_length)
 
-# %% ../../nbs/evaluation/74_sir.ipynb #c046
+# %% ../../nbs/evaluation/74_sir.ipynb #c050
 @patch
 def read(self:SIR,
     texts:Sequence[str], # any texts
@@ -288,7 +301,7 @@ def read(self:SIR,
     at = np.cumsum([0, *(n for n,_,_ in parts)])
     return [(b[i:i+n], w, x) for i,(n,w,x) in zip(at, parts)]
 
-# %% ../../nbs/evaluation/74_sir.ipynb #c049
+# %% ../../nbs/evaluation/74_sir.ipynb #c053
 @patch
 def _columns(self:SIR, found):
     "The columns of texts that were read, under this key"
@@ -297,11 +310,12 @@ def _columns(self:SIR, found):
         n, total = len(tokens), bias[which, self.map[tokens]].sum()
         mean, sd = key_law(bias, which, self.groups[tokens]) if n else (0., 0.)
         z = (total - mean)/sd if sd > 0 else 0.
-        rows.append((z, stats.norm.sf(z) if sd > 0 else 1., n, total/max(n, 1)))
+        p = stats.norm.sf(z - self.lean) if sd > 0 else 1.
+        rows.append((z, p, n, total/max(n, 1)))
     a = np.array(rows, float).reshape(-1, 4).T
     return dict(score=a[0], p_value=a[1], n_scored=a[2].astype(int), mean_score=a[3])
 
-# %% ../../nbs/evaluation/74_sir.ipynb #c050
+# %% ../../nbs/evaluation/74_sir.ipynb #c054
 @patch
 def measure(self:SIR, texts): return self._columns(self.read(texts))
 
@@ -311,7 +325,7 @@ def scores_under(self:SIR, seeds, texts):
     rows = [self.rekey(s)._columns(found) for s in seeds]
     return {k: np.stack([r[k] for r in rows]) for k in (rows[0] if rows else ())}
 
-# %% ../../nbs/evaluation/74_sir.ipynb #c052
+# %% ../../nbs/evaluation/74_sir.ipynb #c056
 @patch
 def rekey(self:SIR, seed):
     new = object.__new__(type(self))
@@ -320,7 +334,7 @@ def rekey(self:SIR, seed):
     new.map = rng.integers(0, self.net.last.out_features, self.groups.max() + 1)[self.groups]
     return new
 
-# %% ../../nbs/evaluation/74_sir.ipynb #c055
+# %% ../../nbs/evaluation/74_sir.ipynb #c059
 def token_words(
     tokenizer, # of transformers
     vocab:int, # how many tokens
@@ -330,7 +344,7 @@ def token_words(
     words = [tokenizer.decode([i]).strip().casefold() for i in range(n)]
     return [w if len(w) > 2 and w.isalpha() else '' for w in words] + ['']*(vocab - n)
 
-# %% ../../nbs/evaluation/74_sir.ipynb #c056
+# %% ../../nbs/evaluation/74_sir.ipynb #c060
 def meaning_clusters(
     words:Sequence[str], # of each token, from `token_words`
     encoder, # multilingual
@@ -351,7 +365,7 @@ def meaning_clusters(
     name = dict(zip(distinct, np.where(mutual, np.minimum(me, near), me).tolist()))
     return np.array([name.get(w, len(distinct) + i) for i,w in enumerate(words)])
 
-# %% ../../nbs/evaluation/74_sir.ipynb #c058
+# %% ../../nbs/evaluation/74_sir.ipynb #c062
 def make_clusters(
     host, # from `load_host`
     encoder=None, # multilingual; None: the packaged one
@@ -365,7 +379,7 @@ def make_clusters(
     save_file(dict(clusters=torch.from_numpy(c.astype(np.int32))), path)
     return path
 
-# %% ../../nbs/evaluation/74_sir.ipynb #c059
+# %% ../../nbs/evaluation/74_sir.ipynb #c063
 def load_clusters(
     host, # from `load_host`
 ) -> np.ndarray: # (V,)
@@ -376,7 +390,7 @@ def load_clusters(
         'from dew_nb.evaluation.sir import make_clusters; make_clusters(host)')
     with safe_open(path, 'pt') as f: return f.get_tensor('clusters').numpy().astype(np.int64)
 
-# %% ../../nbs/evaluation/74_sir.ipynb #c061
+# %% ../../nbs/evaluation/74_sir.ipynb #c065
 class XSIR(SIR):
     "SIR where tokens that mean the same have the same bias (He et al., 2024)"
     def token_groups(self): return load_clusters(self.host)
