@@ -209,7 +209,7 @@ def load_host(
 def wrap_host(
     model, # a causal language model of transformers
     tokenizer, # its tokenizer
-    name:str=None # what to call it; by default what it was loaded as, or its class
+    name:str=None # what to call it; by default what it was loaded as
 ) -> Host:
     "A host around a model that is already in memory"
     for what in ('generate', 'get_input_embeddings'):
@@ -219,7 +219,7 @@ def wrap_host(
     p = next(model.parameters())
     known = getattr(model, 'name_or_path', '')
     if Path(known).is_dir(): known = Path(known).name           # a folder's place is nobody's business
-    host = Host(name or known or type(model).__name__, None, p.device, p.dtype)
+    host = Host(name or known or f'unnamed {type(model).__name__}', None, p.device, p.dtype)
     host.model, host.tokenizer = model.eval(), ensure_pad(tokenizer)
     return host
 

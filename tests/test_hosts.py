@@ -384,7 +384,7 @@ def test_folder_host(tmp_path, kind, shard):
     assert out.shape[0] == 2
     assert h.digest == wrap_host(model, tok).digest
     assert wrap_host(h.model, tok).name == 'my-host' and wrap_host(h.model, tok, 'other').name == 'other'
-    assert wrap_host(model, tok).name == type(model).__name__              # never loaded from anywhere
+    assert wrap_host(model, tok).name == f'unnamed {type(model).__name__}'              # never loaded from anywhere
     with torch.no_grad(): model.get_input_embeddings().weight[0, 0] += 1
     assert h.digest != wrap_host(model, tok).digest
     assert load_host(str(folder), dtype=torch.bfloat16, device='cpu').model.dtype == torch.bfloat16
