@@ -203,6 +203,7 @@ class TournamentRule:
     table: TokenTable # (V, n) projected unit token rows
     M: torch.Tensor # (keys*layers, d_C, n)
     a: torch.Tensor # (keys*layers, order-1, d_C)
+    far: float = .025 # what `lean` grows to with a text's length; 0: it does not
     last = True # it acts after temperature, top-k and top-p
     repeats = 'window' # what counts once in a text
     scale = 1. # the largest score

@@ -519,11 +519,14 @@ def test_stored_units_have_the_names_that_they_would_get_today(path):
     for m in r.metas: assert Unit(m["kind"], m["spec"], m["labels"]).id == m["id"]
 
 
+NOT_RUN = {"real_human.toml"}  # a study of a stored folder whose own row is not in it yet
+
+
 @pytest.mark.parametrize("path", STORED, ids=lambda p: p.name)
 def test_stored_rows_are_those_of_the_shipped_studies(path):
     "A label of a stored study means the same today, so that a stored row is recognised"
     r = load_results(path)
-    files = sorted((ROOT/"nbs"/"studies").glob("*.toml"))
+    files = [f for f in sorted((ROOT/"nbs"/"studies").glob("*.toml")) if f.name not in NOT_RUN]
     mine = [s for s in map(Study.load, files) if s.name == r.study["name"]]
     assert mine and {row.label: row.what for s in mine for row in s.rows}.items() <= r.study["schemes"].items()
     assert {row.label: row.what for s in mine for row in s.attack_rows}.items() <= r.study["attacks"].items()
