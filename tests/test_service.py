@@ -188,7 +188,7 @@ def test_slow_bodies(made):
 # ---------------------------------------------------------------- too much at once, too long, gone away
 class Slow:
     "A detector that waits for a word between texts"
-    key, meta, config = 'slow', {}, DEWConfig()
+    key, meta, config, p_kind = 'slow', {}, DEWConfig(), 'analytic'
     def __init__(self, det): self.det, self.go, self.seen = det, threading.Event(), 0
     def detect_iter(self, texts):
         for t in texts:
