@@ -114,12 +114,12 @@ border-bottom:1px solid var(--line)} .keys td+td,.keys th+th{text-align:right;wh
 mark{color:inherit} a{color:var(--blue)} h2{font-size:1.2rem} td code{font-size:.9rem} .dew-scan{overflow-wrap:anywhere}'''
 
 # %% ../nbs/83_pages.ipynb #c025
-PAGE_JS = '''
+_ASK_JS = '''
 const $ = id => document.getElementById(id), form = $('form'), answer = $('answer');
 function wrong(words) { answer.innerHTML = '<p class="wrong" role="alert"></p>'; answer.firstChild.textContent = words; }
 async function take(file) {
-  const b = new Uint8Array(await file.arrayBuffer()), mark = b[0] << 8 | b[1];
-  const kind = mark == 0xfffe ? 'utf-16le' : mark == 0xfeff ? 'utf-16be' : 'utf-8';
+  const b = new Uint8Array(await file.arrayBuffer()), mark = b[0] << 8 | b[1],
+    kind = mark == 0xfffe ? 'utf-16le' : mark == 0xfeff ? 'utf-16be' : 'utf-8';
   try {
     const text = new TextDecoder(kind, {fatal: true}).decode(b);
     if (text.includes('\\0')) throw 0;
@@ -135,7 +135,10 @@ async function ask(what) {
   if (!r.ok) return wrong(said.detail); answer.innerHTML = said.results[0].html; answer.scrollIntoView({behavior: 'smooth', block: 'nearest'});
   for (const m of [...answer.querySelectorAll('mark')].slice(0, 1)) m.parentElement.scrollTop = m.offsetTop - m.parentElement.offsetTop - 40;
 }
-form.addEventListener('submit', async e => {
+'''
+
+# %% ../nbs/83_pages.ipynb #page-js-events
+PAGE_JS = _ASK_JS + '''form.addEventListener('submit', async e => {
   e.preventDefault(); const buttons = form.querySelectorAll('button'); buttons.forEach(b => b.disabled = true);
   try { await ask(e.submitter.value); } catch { wrong('The service does not answer.'); }
   buttons.forEach(b => b.disabled = false);

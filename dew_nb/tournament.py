@@ -223,9 +223,7 @@ class TournamentRule:
     @property
     def kernel(self) -> SignKernel: return SignKernel(self.config.order)
     @cached_property
-    def sd(self) -> float:
-        "Standard deviation of one score without the mark"
-        return float(self.weights.square().sum().sqrt())
+    def sd(self) -> float: return float(self.weights.square().sum().sqrt()) # of one score, no mark
 
 # %% ../nbs/26_tournament.ipynb #c032
 WIDTH = 64                                   # of projected tokens, unless n says otherwise

@@ -12,6 +12,7 @@ lam or seed are left out), which must have been marked with the same key: study_
 or --key-hex.
 """
 import argparse, json, shlex, sys, time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -69,12 +70,14 @@ def row(r, start=0, end=0, **cols):
                 overlap=inside/max(1, total + end - start - inside),
                 characters=total, n_scored=r.n_scored, **cols)
 
-def under_keys(wm, docs, keys, options, step=50):
-    "Scans of documents under other keys, (document, key, result): contexts once, rows that occur"
+def under_keys(wm, docs, keys, options, step=50, far=None):
+    "Scans of documents under other keys, (document, key, result): contexts once, rows that occur; far: another allowance for long windows"
     for i in range(0, len(docs), step):
         part = list(wm.detector(reading='raw').reader.stream(docs[i:i+step]))
         few = wm.narrow(np.concatenate([d.ids for d in part]))
-        detectors = [few.rekey(k).detector(reading='raw') for k in keys]
+        schemes = [few.rekey(k) for k in keys]
+        if far is not None: schemes = [replace(s, rule=replace(s.rule, far=far)) for s in schemes]
+        detectors = [s.detector(reading='raw') for s in schemes]
         for j,doc in enumerate(part):
             c = wm.contexts.encode(doc.windows)
             for k,det in enumerate(detectors): yield i+j, k, scan_document(det, doc, c, options)
