@@ -16,9 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from fastcore.basics import patch
-from safetensors.torch import save_file
 from transformers import LogitsProcessor
-from ..assets import cache_dir
 from ..sources import reference_texts
 from ..tokenization import special_ids
 from ..whitening import unit_rows
@@ -26,8 +24,7 @@ from .content import content_seed
 from .lists import shared_backend
 from .sampling import pad_ids
 from .schemes import Scheme
-from .sir import (SIR, BiasNetwork, data_file, read_network,
-                                   training_contexts)
+from .sir import SIR, BiasNetwork, find_network, keep_network, training_contexts
 
 # %% ../../nbs/evaluation/76_atw.ipynb #c006
 def mapping_loss(
@@ -75,21 +72,14 @@ def make_mapping(
     whole = training_contexts(reference_texts() if texts is None else texts, 1)
     short = [' '.join(w for i,w in enumerate(t.split()) if i % 4) for t in whole]
     x, y = (unit_rows(encoder.encode(t, True)) for t in (whole, short))
-    path = Path(folder or cache_dir())/f'atw-{encoder.digest[:16]}.safetensors'
-    made = train_mapping(x, y, **kwargs).state_dict()
-    save_file({k: v.half().contiguous() for k,v in made.items()}, path)
-    return path
+    return keep_network(train_mapping(x, y, **kwargs), 'atw', encoder, folder)
 
 # %% ../../nbs/evaluation/76_atw.ipynb #c012
 def load_mapping(
     encoder, # from `load_encoder`
 ) -> BiasNetwork:
     "The network of an encoder, or an error that says how to make it"
-    path = data_file(f'atw-{encoder.digest[:16]}.safetensors')
-    if path is None: raise FileNotFoundError(
-        f'ATW has no network for the encoder {encoder.name!r}. Make one, in minutes: '
-        'from dew_nb.evaluation.adaptive import make_mapping; make_mapping(encoder)')
-    return read_network(path)
+    return find_network('atw', encoder, 'from dew_nb.evaluation.adaptive import make_mapping; make_mapping(encoder)')
 
 # %% ../../nbs/evaluation/76_atw.ipynb #c015
 def entropy(

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Sequence
 
 # %% auto #0
-__all__ = ['BiasNetwork', 'network_loss', 'train_network', 'training_contexts', 'data_file', 'make_network', 'read_network',
-           'load_network', 'context_bias', 'word_starts', 'context_ends', 'key_law', 'SIR', 'next_ends',
-           'SemanticProcessor', 'token_words', 'meaning_clusters', 'make_clusters', 'load_clusters', 'XSIR']
+__all__ = ['BiasNetwork', 'network_loss', 'train_network', 'training_contexts', 'data_file', 'keep_network', 'make_network',
+           'read_network', 'find_network', 'load_network', 'context_bias', 'word_starts', 'context_ends', 'key_law',
+           'SIR', 'next_ends', 'SemanticProcessor', 'token_words', 'meaning_clusters', 'make_clusters', 'load_clusters',
+           'XSIR']
 
 # %% ../../nbs/evaluation/74_sir.ipynb #c003
 import numpy as np
@@ -102,6 +103,18 @@ def data_file(
     for p in (Path(str(resources.files('dew_nb')/'data'/name)), cache_dir()/name):
         if p.exists(): return p
 
+# %% ../../nbs/evaluation/74_sir.ipynb #keep-network
+def keep_network(
+    net, # a trained `BiasNetwork`
+    kind:str, # of the scheme, for the name
+    encoder, # that it was trained for
+    folder:Path|None=None, # None: the cache
+) -> Path: # of the weights
+    "Write a network to the file that `find_network` looks for"
+    path = Path(folder or cache_dir())/f'{kind}-{encoder.digest[:16]}.safetensors'
+    save_file({k: v.half().contiguous() for k,v in net.state_dict().items()}, path)
+    return path
+
 # %% ../../nbs/evaluation/74_sir.ipynb #c020
 def make_network(
     encoder, # from `load_encoder`
@@ -112,9 +125,7 @@ def make_network(
     "Train a network for an encoder and keep it"
     contexts = training_contexts(reference_texts() if texts is None else texts)
     net = train_network(unit_rows(encoder.encode(contexts, True)), **kwargs)
-    path = Path(folder or cache_dir())/f'sir-{encoder.digest[:16]}.safetensors'
-    save_file({k: v.half().contiguous() for k,v in net.state_dict().items()}, path)
-    return path
+    return keep_network(net, 'sir', encoder, folder)
 
 # %% ../../nbs/evaluation/74_sir.ipynb #c021
 def read_network(
@@ -126,16 +137,24 @@ def read_network(
     net.load_state_dict(w)
     return net.eval().requires_grad_(False)
 
+# %% ../../nbs/evaluation/74_sir.ipynb #find-network
+def find_network(
+    kind:str, # of the scheme
+    encoder, # from `load_encoder`
+    command:str, # that makes one
+) -> BiasNetwork:
+    "The network of an encoder, or an error that says how to make it"
+    path = data_file(f'{kind}-{encoder.digest[:16]}.safetensors')
+    if path is None: raise FileNotFoundError(f'{kind.upper()} has no network for the encoder '
+        f'{encoder.name!r}. Make one, in minutes: {command}')
+    return read_network(path)
+
 # %% ../../nbs/evaluation/74_sir.ipynb #c022
 def load_network(
     encoder, # from `load_encoder`
 ) -> BiasNetwork:
     "The network of an encoder, or an error that says how to make it"
-    path = data_file(f'sir-{encoder.digest[:16]}.safetensors')
-    if path is None: raise FileNotFoundError(
-        f'SIR has no network for the encoder {encoder.name!r}. Make one, in minutes: '
-        'from dew_nb.evaluation.sir import make_network; make_network(encoder)')
-    return read_network(path)
+    return find_network('sir', encoder, 'from dew_nb.evaluation.sir import make_network; make_network(encoder)')
 
 # %% ../../nbs/evaluation/74_sir.ipynb #c025
 @torch.no_grad()
