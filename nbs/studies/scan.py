@@ -178,7 +178,7 @@ def main():
     rates = summary(df, a.alpha)
     df.to_parquet(a.out/f'{a.name}.parquet', compression='zstd', index=False)
     (a.out/f'{a.name}.json').write_text(json.dumps(dict(
-        command='python nbs/studies/scan.py ' + shlex.join(sys.argv[1:]),
+        command='python nbs/studies/scan.py ' + shlex.join(sys.argv[1:]).replace(str(a.out), 'nbs/studies/data'),
         settings={k: str(v) if isinstance(v, Path) else v for k,v in vars(a).items() if k != 'out'},
         rates=rates, seconds=round(time.time()-t0), **machine(host, enc)), indent=1) + '\n')
     say('done')

@@ -89,8 +89,8 @@ def tell(a, d):
     for T,t in d.groupby('T'):
         plain = ((d['T'] == T) & (d['source'] == 'none')).to_numpy()
         for s in t['source'].unique():
-            if s == 'none': continue
             mine = ((d['T'] == T) & (d['source'] == s)).to_numpy()
+            if s == 'none' or mine.sum() < 100: continue                       # too few to learn from
             at = mine | plain & d['seed'].isin(d['seed'][mine].unique()).to_numpy()      # seeds that both have
             told[f'{T} {s}'] = told_apart(X[at], mine[at], group[at])
             print(T, s, round(told[f'{T} {s}'], 3), flush=True)
