@@ -141,6 +141,7 @@ def arguments():
     ap.add_argument('--samplings', nargs='+', choices=list(SAMPLINGS), default=list(SAMPLINGS))
     ap.add_argument('--memory', type=float, default=.25, help="share of a GPU's memory for each engine")
     ap.add_argument('--bare', action='store_true', help='also an engine without the processor')
+    ap.add_argument('--patience', type=float, default=1e9, help='seconds after which that one is no longer started')
     ap.add_argument('--make', type=Path, metavar='FILE', help='make the detector file for the embedded host, and nothing else')
     ap.add_argument('--out', type=Path, default=Path('serving.json'))
     return ap.parse_args()
@@ -164,14 +165,15 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         scheme = a.scheme or embedded_scheme(f'{folder}/study.dew')
         if a.shape: model, scheme = shaped(folder, a.shape, scheme)
-        os.environ['DEW_SCHEME'], engines = scheme, {}
+        os.environ['DEW_SCHEME'], engines, begun = scheme, {}, time.perf_counter()
         for name in ['marked'] + ['bare']*a.bare:
             start = time.perf_counter()
+            if start - begun > a.patience: continue
             engines[name] = engine(model, name == 'marked', gpu, a)
             res[f'{name}_start'] = time.perf_counter() - start
             print(f'engine {name!r} after {res[f"{name}_start"]:.0f} s', flush=True)
         variants = {'no mark': (engines['marked'], False), 'DEW': (engines['marked'], True)}
-        if a.bare: variants['bare'] = engines['bare'], None
+        if 'bare' in engines: variants['bare'] = engines['bare'], None
         res['z'] = marking(engines['marked'])
         if a.texts and not a.shape: res['detected'] = detected(engines['marked'], a)
         bench(variants, a, clock, res['marked'], save)
