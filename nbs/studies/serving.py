@@ -100,11 +100,12 @@ def summary(how:str, batch:int, v:str, times:dict) -> dict:
     return row
 
 def marking(llm, n:int=8, tokens:int=64) -> dict:
-    "Mean z of ids that the engine writes marked and unmarked, straight from the rule's scores: also where weights are random"
+    """Mean z of ids that the engine writes marked and unmarked, straight from the rule's scores: also where weights are random, so that
+    all tokens are about equally likely; a tournament of the 256 likeliest would have nothing to decide then, so 64 are left to draw from"""
     from dew_nb import Detector
     from vllm import SamplingParams
     scheme = Detector.load(os.environ['DEW_SCHEME'], device='cpu').scheme
-    ask = lambda mark: SamplingParams(max_tokens=tokens, ignore_eos=True, detokenize=False, extra_args=dict(dew=mark))
+    ask = lambda mark: SamplingParams(max_tokens=tokens, ignore_eos=True, detokenize=False, top_k=64, extra_args=dict(dew=mark))
     outs = llm.generate([PROMPT]*(2*n), [ask(i % 2 == 0) for i in range(2*n)], use_tqdm=False)
     def z(o):
         ids = torch.tensor(o.outputs[0].token_ids)
