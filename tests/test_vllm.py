@@ -121,6 +121,25 @@ def test_cut_after_the_mark_would_be_another_law(markers):
     assert (late - want).abs().sum() > .05
 
 
+def test_tokens_that_are_known_late(markers):
+    "Under asynchronous scheduling a list ends in -1 until just before the step that needs the token; also if that is read meanwhile"
+    marker, g = markers['default'], torch.Generator().manual_seed(3)
+    tokens = torch.randint(200, 260, (3, 24), generator=g).tolist()
+    lists, batch = [[] for _ in tokens], ListBatch(dict(default=marker))
+    batch.update(SimpleNamespace(removed=[], added=[(i, Params(top_k=20*(i == 1)), None, t) for i,t in enumerate(lists)], moved=[]))
+    for n in range(24):
+        logits = 4*torch.randn(3, marker.scheme.table.rows.shape[0], generator=g)
+        for t,own in zip(lists, tokens): t.append(-1)
+        if n % 5 == 4: batch.apply(logits.clone())             # a step that nobody draws from
+        for t,own in zip(lists, tokens): t[-1] = own[n]        # the same list, as vLLM changes it
+        batch.update(None)
+        got = batch.apply(logits.clone()).softmax(-1)
+        for i,own in enumerate(tokens):
+            x = sorted_cut(logits[i:i+1], torch.tensor([20]), None) if i == 1 else logits[i:i+1]
+            want = DEWLogitsProcessor(marker.scheme, 0)(torch.tensor([own[:n+1]]), x)[0].softmax(-1)
+            torch.testing.assert_close(got[i], want, atol=1e-6, rtol=0)
+
+
 def test_requests_come_go_and_move(markers):
     "A thousand random events; after each, every row is what its request would have alone"
     rng, g = random.Random(1), torch.Generator().manual_seed(1)

@@ -1,14 +1,14 @@
-"""What the mark costs in vLLM: seconds per step with and without it, in one interleaved run of one engine.
+"""What the mark costs in vLLM: seconds per step with and without it, in one interleaved run.
 
     .venv-serve/bin/python nbs/studies/serving.py --out nbs/studies/data/serving_cpu.json
-    python nbs/studies/serving.py --batches 1 16 64 256 --tokens 128 --texts 64 --out nbs/studies/data/serving_gpu.json
-    python nbs/studies/serving.py --shape llama-3b --batches 1 16 64 256 --tokens 128 --out nbs/studies/data/serving_gpu_3b.json
+    python nbs/studies/serving.py --shape llama-3b --bare --batches 1 16 64 256 --tokens 128 --out nbs/studies/data/serving_gpu_3b.json
+    python nbs/studies/serving.py --batches 64 --texts 64 --out nbs/studies/data/serving_gpu.json
 
 Each round asks for every batch once marked and once unmarked (`{"dew": false}`), in random order; reported are medians over
 rounds of the seconds per step and of the ratio within the round. On the CPU the seconds are those of work (user and system, of all of
-the engine's processes), which a busy machine does not change; on a GPU those of the clock. With --bare another engine, without the
-processor, is timed before: what it costs to have it loaded. A detector file made for the model is given with --scheme; without it
-one is made for the embedded host. --shape takes a model of that many layers, widths and tokens with random weights and the embedded
+the engine's processes), which a busy machine does not change; on a GPU those of the clock. With --bare a second engine, which has no
+processor at all, takes part in each round: `over_bare` is the ratio to it. A detector file made for the model is given with --scheme; without it
+one is made for the embedded host (--make makes it and nothing else). --shape takes a model of that many layers, widths and tokens with random weights and the embedded
 host's tokenizer, its scheme's tables made as long as the vocabulary: a step takes as long as with real ones. With --texts the engine
 also writes so many texts with the mark and without, which are then detected. What is finished is in --out at any time.
 """
@@ -29,11 +29,11 @@ def work() -> float:
     times = [p.cpu_times() for p in (me, *me.children(recursive=True))]
     return sum(t.user + t.system for t in times)
 
-def embedded_scheme(folder:str) -> str:
+def embedded_scheme(path:str) -> str:
     "A detector file for the embedded host"
     from dew_nb import DEW, load_encoder, load_host
     from dew_nb.evaluation.content import study_key
-    return str(DEW.build(load_host(device='cpu'), load_encoder(device='cpu'), study_key(0), progress=False).detector().save(f'{folder}/study.dew'))
+    return str(DEW.build(load_host(device='cpu'), load_encoder(device='cpu'), study_key(0), progress=False).detector().save(path))
 
 def shaped(folder:str, shape:str, scheme:str) -> tuple:
     "A folder with a model of a shape and no weights, and a detector file as wide as its vocabulary"
@@ -57,7 +57,7 @@ def engine(model:str, marked:bool, gpu:bool, a):
     if not gpu: more |= dict(dtype='float32', enforce_eager=True)
     else:
         graphs = dict(cudagraph_capture_sizes=sorted({*a.batches, 64}), **(dict(mode=0, cudagraph_mode='FULL_DECODE_ONLY') if a.no_compile else {}))
-        more |= dict(dtype='bfloat16', gpu_memory_utilization=.4, max_num_seqs=256, compilation_config=graphs)
+        more |= dict(dtype='bfloat16', gpu_memory_utilization=a.memory, max_num_seqs=256, compilation_config=graphs)
     if a.attention: more |= dict(attention_config=dict(backend=a.attention))
     return LLM(model, max_model_len=1024, disable_log_stats=True, **more)
 
@@ -75,22 +75,45 @@ def once(llm, batch:int, tokens:int, mark:bool|None, clock, **sampling) -> float
     llm.generate([PROMPT]*batch, params, use_tqdm=False)
     return (clock() - start)/tokens
 
-def bench(llm, a, variants:dict, clock, rows:list, save):
-    "Medians and ranges over rounds, for each batch, way of sampling and variant"
-    for how,sampling in {'plain': {}, 'top-p 0.95': dict(temperature=.9, top_p=.95)}.items():
+SAMPLINGS = {'plain': {}, 'top-p 0.95': dict(temperature=.9, top_p=.95)}
+
+def bench(variants:dict, a, clock, rows:list, save):
+    "Medians and ranges over rounds, for each batch, way of sampling and variant: an engine and whether it marks"
+    for how in a.samplings:
         for batch in a.batches:
-            run = lambda v: once(llm, batch, a.tokens, variants[v], clock, **sampling)
+            run = lambda v: once(variants[v][0], batch, a.tokens, variants[v][1], clock, **SAMPLINGS[how])
             for v in variants: run(v)                                   # warm up
             times = {v: [] for v in variants}
             for r in range(a.rounds):
                 for v in random.Random(r).sample(list(variants), len(variants)): times[v].append(run(v))
-            for v in variants:
-                ratio = [x/y for x,y in zip(times[v], times['no mark'])]
-                rows.append(dict(sampling=how, batch=batch, variant=v, ms_per_step=1e3*statistics.median(times[v]),
-                                 ratio=statistics.median(ratio), low=min(ratio), high=max(ratio)))
-                print(f"{how:10} batch {batch:3} {v:8} {rows[-1]['ms_per_step']:8.2f} ms/step  ratio {rows[-1]['ratio']:.3f} "
-                      f"({min(ratio):.3f}-{max(ratio):.3f})", flush=True)
+            rows += [summary(how, batch, v, times) for v in variants]
             save()
+
+def summary(how:str, batch:int, v:str, times:dict) -> dict:
+    "One row: a variant at a batch size"
+    ratio = [x/y for x,y in zip(times[v], times['no mark'])]
+    row = dict(sampling=how, batch=batch, variant=v, ms_per_step=1e3*statistics.median(times[v]),
+               ratio=statistics.median(ratio), low=min(ratio), high=max(ratio))
+    if 'bare' in times: row['over_bare'] = statistics.median(x/y for x,y in zip(times[v], times['bare']))
+    print(f"{how:10} batch {batch:3} {v:8} {row['ms_per_step']:8.2f} ms/step  ratio {row['ratio']:.3f} "
+          f"({min(ratio):.3f}-{max(ratio):.3f}), to a bare engine {row.get('over_bare', float('nan')):.3f}", flush=True)
+    return row
+
+def marking(llm, n:int=8, tokens:int=64) -> dict:
+    """Mean z of ids that the engine writes marked and unmarked, straight from the rule's scores: also where weights are random, so that
+    all tokens are about equally likely; a tournament of the 256 likeliest would have nothing to decide then, so 64 are left to draw from"""
+    from dew_nb import Detector
+    from vllm import SamplingParams
+    scheme = Detector.load(os.environ['DEW_SCHEME'], device='cpu').scheme
+    ask = lambda mark: SamplingParams(max_tokens=tokens, ignore_eos=True, detokenize=False, top_k=64, extra_args=dict(dew=mark))
+    outs = llm.generate([PROMPT]*(2*n), [ask(i % 2 == 0) for i in range(2*n)], use_tqdm=False)
+    def z(o):
+        ids = torch.tensor(o.outputs[0].token_ids)
+        x = scheme.rule.score(scheme.project(ids.unfold(0, scheme.config.k, 1)[:-1]), ids[scheme.config.k:, None])[:, 0]
+        return float(x.mean()/scheme.rule.sd)*len(x)**.5
+    told = {name: statistics.mean(map(z, outs[i::2])) for i,name in enumerate(('DEW', 'no mark'))}
+    print(f'mean z of {n} rows of {tokens} ids each', told, flush=True)
+    return told
 
 def detected(llm, a, tokens:int=200) -> dict:
     "Medians of -log10 p of texts that the engine writes in one batch, marked and unmarked, and how many are found at 1%"
@@ -116,37 +139,46 @@ def arguments():
     ap.add_argument('--batches', type=int, nargs='+', default=[1, 8, 32])
     ap.add_argument('--tokens', type=int, default=48)
     ap.add_argument('--rounds', type=int, default=5)
+    ap.add_argument('--samplings', nargs='+', choices=list(SAMPLINGS), default=list(SAMPLINGS))
+    ap.add_argument('--memory', type=float, default=.25, help="share of a GPU's memory for each engine")
     ap.add_argument('--bare', action='store_true', help='also an engine without the processor')
-    ap.add_argument('--out', type=Path, required=True)
+    ap.add_argument('--patience', type=float, default=1e9, help='seconds after which that one is no longer started')
+    ap.add_argument('--make', type=Path, metavar='FILE', help='make the detector file for the embedded host, and nothing else')
+    ap.add_argument('--out', type=Path, default=Path('serving.json'))
     return ap.parse_args()
 
 def main():
     a, gpu = arguments(), torch.cuda.is_available()
-    for name,value in dict(VLLM_CPU_KVCACHE_SPACE='1', VLLM_NO_USAGE_STATS='1', HF_HUB_OFFLINE='1').items(): os.environ.setdefault(name, value)
+    if a.make: return embedded_scheme(a.make)
+    for name,value in dict(VLLM_CPU_KVCACHE_SPACE='1', VLLM_NO_USAGE_STATS='1', HF_HUB_OFFLINE='1',
+                           VLLM_WORKER_MULTIPROC_METHOD='spawn').items(): os.environ.setdefault(name, value)
     from dew_nb.assets import asset_path
     from dew_nb.evaluation.content import machine
     from vllm import __version__
     model, clock = a.model or str(asset_path('smollm2-135m')), time.perf_counter if gpu else work
-    said = [f'nbs/studies/data/{a.out.name}' if x == str(a.out) else x for x in sys.argv[1:]]
+    said = [f'nbs/studies/data/{a.out.name}' if x == str(a.out) else Path(x).name if x == a.scheme else x for x in sys.argv[1:]]
     command = shlex.join(['python', 'nbs/studies/serving.py', *said])
     res = dict(command=command, vllm=__version__, model=a.shape or a.model or 'smollm2-135m', rounds=a.rounds, tokens=a.tokens,
                seconds='of the clock' if gpu else 'of work', runner=os.environ.get('VLLM_USE_V2_MODEL_RUNNER', ''),
-               **machine(device='cuda' if gpu else 'cpu'))
+               compiled=gpu and not a.no_compile, **machine(device='cuda' if gpu else 'cpu'), marked=[])
     a.out.parent.mkdir(parents=True, exist_ok=True)
     save = lambda: a.out.write_text(json.dumps(res, indent=1) + '\n')
     with tempfile.TemporaryDirectory() as folder:
-        scheme = a.scheme or embedded_scheme(folder)
+        scheme = a.scheme or embedded_scheme(f'{folder}/study.dew')
         if a.shape: model, scheme = shaped(folder, a.shape, scheme)
-        os.environ['DEW_SCHEME'] = scheme
-        engines = dict(bare={'no mark': None}, marked={'no mark': False, 'DEW': True})
-        for name,variants in engines.items():
-            if name == 'bare' and not a.bare: continue
+        os.environ['DEW_SCHEME'], engines, begun = scheme, {}, time.perf_counter()
+        for name in ['marked'] + ['bare']*a.bare:
             start = time.perf_counter()
-            llm = engine(model, name == 'marked', gpu, a)
-            res |= {f'{name}_start': time.perf_counter() - start, name: []}
-            bench(llm, a, variants, clock, res[name], save)
-            if name == 'marked' and a.texts and not a.shape: res['detected'] = detected(llm, a)
-            close(llm)
+            if start - begun > a.patience: continue
+            engines[name] = engine(model, name == 'marked', gpu, a)
+            res[f'{name}_start'] = time.perf_counter() - start
+            print(f'engine {name!r} after {res[f"{name}_start"]:.0f} s', flush=True)
+        variants = {'no mark': (engines['marked'], False), 'DEW': (engines['marked'], True)}
+        if 'bare' in engines: variants['bare'] = engines['bare'], None
+        res['z'] = marking(engines['marked'])
+        if a.texts and not a.shape: res['detected'] = detected(engines['marked'], a)
+        bench(variants, a, clock, res['marked'], save)
+        for llm in engines.values(): close(llm)
     save()
 
 if __name__ == '__main__': main()
