@@ -10,7 +10,7 @@ import torch
 from dew_nb import assets
 from dew_nb.assets import ASSETS, Asset, Wheel, asset_path, fetch_wheel
 from dew_nb.encoders import Encoder, load_encoder, wrap_encoder
-from dew_nb.hosts import load_host, wrap_host
+from dew_nb.hosts import fold_heads, load_host, wrap_host
 from dew_nb.tokenization import PROBE, check_tokenizer, tokenizer_digest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -503,3 +503,25 @@ def test_wrapped_host_without_a_pad_token_can_write():
     assert tok.pad_token_id is None
     ids = prompt_ids(wrap_host(host.model, tok).tokenizer, ['A', 'A longer prompt'])
     assert ids['attention_mask'].sum(1).tolist() == [1, 3]
+
+
+@pytest.mark.parametrize('kind,heads,shared', [('Llama', 6, 2), ('Qwen2', 6, 1), ('Qwen2', 4, 4)])
+@torch.no_grad()
+def test_folded_heads(kind, heads, shared):
+    "Greedy decoding of padded prompts has the logits of transformers' own attention, with one key head for several queries or for one"
+    import transformers as tf
+    torch.manual_seed(0)
+    config = getattr(tf, f'{kind}Config')(vocab_size=32, hidden_size=8*heads, intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=heads, num_key_value_heads=shared, eos_token_id=1, pad_token_id=0)
+    model = getattr(tf, f'{kind}ForCausalLM')(config).eval()
+    ids = torch.randint(2, 32, (3, 9))
+    mask = (torch.arange(9) >= torch.tensor([0, 3, 8])[:, None]).long()
+    decode = lambda: model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=8, min_new_tokens=8, do_sample=False,
+        output_logits=True, return_dict_in_generate=True)
+    before = decode()
+    assert fold_heads(model) is model and model.config._attn_implementation == 'folded'
+    after = decode()
+    assert torch.equal(before.sequences, after.sequences)
+    torch.testing.assert_close(torch.stack(after.logits), torch.stack(before.logits), atol=1e-5, rtol=1e-4)
+    model.set_attn_implementation('eager')
+    assert fold_heads(model).config._attn_implementation == 'eager'            # a choice of one's own stays
