@@ -27,7 +27,7 @@ KEYS = {'KGW': 3, 'MorphMark': 10, 'Unbiased gamma statistic=ratio': 5, 'Unbiase
 def innocent_texts(host, folder, n):
     "Source and text: by the host, and by people"
     t = load_results(folder).texts.query("source == 'none' and attack == 'none' and seed == 0").sort_values('i').text.tolist()[:n]
-    people = list(build_corpus(host, n=n, text_tokens=200).human)
+    people = list(build_corpus(host, n=n).human)
     return ['none']*len(t) + ['human']*len(people), t + people
 
 def one_scheme(row, host, enc, source, texts, keys):
