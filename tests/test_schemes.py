@@ -145,3 +145,37 @@ def test_token_specific_reads_what_it_writes(host):
     m, g = s.measure([text]), s.share[ids[:-1]].numpy().astype(float)
     assert m['n_scored'][0] == len(green)
     assert np.isclose(m['score'][0], (sum(green) - g.sum())/np.sqrt((g*(1 - g)).sum()), atol=1e-4)
+
+
+def stand_ins(folder, tok):
+    "A T5 of DIPPER's architecture and a BERT, a few thousand random weights each, in folders as the hub has them"
+    from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, T5Config, T5ForConditionalGeneration
+    ids = dict(decoder_start_token_id=tok.eos_token_id, pad_token_id=tok.eos_token_id, eos_token_id=tok.eos_token_id)
+    t5 = T5Config(vocab_size=len(tok), d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, feed_forward_proj='gated-gelu', **ids)
+    pieces = AutoTokenizer.from_pretrained(asset_path('minilm'))
+    bert = BertConfig(vocab_size=len(pieces), hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        for name, model, t in (('dipper', T5ForConditionalGeneration(t5), tok), ('bert', BertForMaskedLM(bert), pieces)):
+            model.save_pretrained(folder/name)
+            t.save_pretrained(folder/name)
+
+
+def test_attacks_whose_weights_are_elsewhere_run_with_stand_ins(host, tmp_path):
+    "The study file as it is, with folders in the place of names: all four settings of DIPPER, and BERT-large"
+    import tomllib
+    from pathlib import Path
+    from dew_nb.evaluation.kinds import make_attack
+    from dew_nb.evaluation.studies import Study
+    file = Path(__file__).parents[1]/'nbs/studies/schemes_weights.toml'
+    Study.load(file)
+    attacks = tomllib.loads(file.read_text())['attacks']
+    assert [(a['lexical'], a['order']) for a in attacks[:4]] == [(40, 0), (40, 100), (60, 20), (60, 60)]
+    stand_ins(tmp_path, host.tokenizer)
+    where = dict(dipper=dict(model=str(tmp_path/'dipper'), tokenizer=str(tmp_path/'dipper'), max_new_tokens=8),
+                 synonyms=dict(masked_lm=str(tmp_path/'bert')))
+    texts = ['The old harbour was full of boats. Nobody had used them for years. A dog slept.', 'A good cook knows every market.']
+    for a in attacks:
+        options = {k: v for k, v in a.items() if k not in ('kind', 'name')} | where[a['kind']]
+        after = make_attack(a['kind'], options, host)(texts, 0)
+        assert len(after) == 2 and all(t.strip() and t != x for t, x in zip(after, texts)), a['name']
