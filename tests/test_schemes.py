@@ -163,10 +163,10 @@ def stand_ins(folder, tok):
 
 def test_attacks_whose_weights_are_elsewhere_run_with_stand_ins(host, tmp_path):
     "The study file as it is, with folders in the place of names: all four settings of DIPPER, and BERT-large"
-    import tomllib
     from pathlib import Path
     from dew_nb.evaluation.kinds import make_attack
     from dew_nb.evaluation.studies import Study
+    tomllib = pytest.importorskip('tomllib')
     file = Path(__file__).parents[1]/'nbs/studies/schemes_weights.toml'
     Study.load(file)
     attacks = tomllib.loads(file.read_text())['attacks']
