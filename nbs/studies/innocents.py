@@ -1,11 +1,12 @@
 """Who is accused: p-values of unmarked texts, by the host and by people, under many keys, for every scheme.
 
-    python nbs/studies/innocents.py --unmarked nbs/studies/data/evaluation --out nbs/studies/data/innocents
-    python nbs/studies/innocents.py --unmarked results/schemes --only ATW "Unbiased delta" "Unbiased gamma statistic=ratio" --out results/innocents
+    python nbs/studies/innocents.py --unmarked nbs/studies/data/evaluation --out results/innocents
+    python nbs/studies/innocents.py --unmarked results/schemes --only ATW "Unbiased delta" --out results/innocents
+    python nbs/studies/innocents.py --unmarked results/schemes --out results/innocents --join nbs/studies/data/innocents.parquet
 
 The rows are those of schemes.toml and schemes_few.toml; the texts the first of a folder of dew_eval (written by the host without a mark) and as many that people wrote. Each scheme has a file of its own,
-OUT/NAME.parquet with a row for each text and key; a scheme whose file is there is left out. Schemes that must read a text again for every key have fewer keys. With --join all files of OUT
-become one, OUT.parquet, with the stamp of each beside it in OUT.json.
+OUT/NAME.parquet with a row for each text and key; a scheme whose file is there is left out. Schemes that must read a text again for every key have fewer keys. With --join FILE.parquet all files of OUT
+become one, with the stamp of each beside it in FILE.json.
 """
 import argparse, json, time
 from pathlib import Path
@@ -39,11 +40,11 @@ def one_scheme(row, host, enc, source, texts, keys):
                           score=m['score'].ravel().astype(np.float32), p_value=m['p_value'].ravel().astype(np.float32), n_scored=m['n_scored'].ravel().astype(np.int32)))
     return d, dict(keys=keys, texts=len(texts), seconds=round(time.perf_counter() - t, 1))
 
-def join(out):
+def join(folder, out):
     "All files of a folder as one"
-    files = sorted(out.glob('*.parquet'))
-    pd.concat([pd.read_parquet(f) for f in files], ignore_index=True).to_parquet(out.with_suffix('.parquet'), index=False)
-    stamps = {f.stem: json.loads(f.with_suffix('.json').read_text()) for f in files}
+    files = sorted(folder.glob('*.parquet'))
+    pd.concat([pd.read_parquet(f) for f in files], ignore_index=True).to_parquet(out, index=False)
+    stamps = {f.stem: json.loads((folder/f'{f.stem}.json').read_text()) for f in files}
     out.with_suffix('.json').write_text(json.dumps(stamps, indent=1) + '\n')
 
 def main():
@@ -53,11 +54,11 @@ def main():
     ap.add_argument('--keys', type=int, default=40)
     ap.add_argument('--only', nargs='+', help='names of rows')
     ap.add_argument('--skip', nargs='+', default=[], help='names of rows')
-    ap.add_argument('--join', action='store_true', help='only join what is there')
+    ap.add_argument('--join', type=Path, metavar='FILE', help='only join what is there')
     ap.add_argument('--device')
     ap.add_argument('--out', type=Path, required=True)
     a = ap.parse_args()
-    if a.join: return join(a.out)
+    if a.join: return join(a.out, a.join)
     dev = a.device or ('cuda' if torch.cuda.is_available() else 'cpu')
     host, enc = load_host(device=dev), load_encoder(device=dev)
     a.out.mkdir(parents=True, exist_ok=True)
@@ -66,7 +67,7 @@ def main():
         path = a.out/f'{name}.parquet'
         if (a.only and name not in a.only) or name in a.skip or path.exists(): continue
         d, stamp = one_scheme(row, host, enc, source, texts, min(a.keys, KEYS.get(name, a.keys)))
-        path.with_suffix('.json').write_text(json.dumps(stamp | machine(host, enc), indent=1) + '\n')
+        (a.out/f'{name}.json').write_text(json.dumps(stamp | machine(host, enc), indent=1) + '\n')
         d.to_parquet(path, index=False)
         print(f'{name}: {stamp["seconds"]} s, p <= 0.01: {(d.p_value <= .01).mean():.4f}, p <= 0.1: {(d.p_value <= .1).mean():.3f}', flush=True)
 
