@@ -179,3 +179,62 @@ def test_attacks_whose_weights_are_elsewhere_run_with_stand_ins(host, tmp_path):
         options = {k: v for k, v in a.items() if k not in ('kind', 'name')} | where[a['kind']]
         after = make_attack(a['kind'], options, host)(texts, 0)
         assert len(after) == 2 and all(t.strip() and t != x for t, x in zip(after, texts)), a['name']
+
+
+def script(name):
+    "A script of the studies as a module"
+    import importlib.util, sys
+    from pathlib import Path
+    folder = Path(__file__).parents[1]/'nbs/studies'
+    sys.path.insert(0, str(folder))
+    try:
+        spec = importlib.util.spec_from_file_location(f'study_{name}', folder/f'{name}.py')
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    finally: sys.path.remove(str(folder))
+    return module
+
+
+def test_times_are_ratios_within_a_round():
+    times = dict(none=[dict(round=r, write=w) for r, w in enumerate((1., 2., 4.))],
+                 slow=[dict(round=r, write=w, read=.5) for r, w in enumerate((3., 4., 8.))], last=[dict(round=2, write=40., read=4.)])
+    found = script('times').summary(times)
+    assert found['slow']['write'] == dict(ratio=2., low=2., high=3.) and found['slow']['read'] == dict(ratio=.25, low=.125, high=.5)
+    assert found['last']['write']['ratio'] == 10 and found['last']['rounds'] == 1
+    assert found['none']['write']['ratio'] == 1 and 'read' not in found['none']
+
+
+def test_times_and_innocents_have_the_rows_of_both_studies(tmp_path):
+    import pandas as pd
+    from types import SimpleNamespace
+    m = script('innocents')
+    rows = m.all_rows()
+    assert len(rows) == 15 and {'k-SemStamp', 'ATW', 'TS', 'Unbiased gamma statistic=ratio'} <= set(rows) and set(m.KEYS) <= set(rows)
+    class Even:                                        # not a watermark: the key is what is said
+        def __init__(self, host, encoder, seed, name): self.name, self.seed = name, seed
+        def score(self, texts): return np.full(len(texts), float(self.seed))
+        def measure(self, texts): return dict(score=self.score(texts), p_value=np.full(len(texts), .5), n_scored=np.ones(len(texts), int))
+        def rekey(self, seed): return Even(None, None, seed, self.name)
+    m.find_scheme = lambda kind: Even
+    d, stamp = m.one_scheme(SimpleNamespace(kind='even', label='even', params={}), None, None, ['none', 'human'], ['a', 'b'], 3)
+    assert d.score.tolist() == [1000, 1000, 1001, 1001, 1002, 1002] and d.source.tolist() == ['none', 'human']*3 and d.key.tolist() == [0, 0, 1, 1, 2, 2]
+    d.to_parquet(tmp_path/'even.parquet')
+    (tmp_path/'even.json').write_text('{"keys": 3}')
+    m.join(tmp_path, tmp_path/'all.parquet')
+    assert len(pd.read_parquet(tmp_path/'all.parquet')) == 6 and '"keys": 3' in (tmp_path/'all.json').read_text()
+
+
+def test_semstamp_fills_its_batch(host):
+    from dew_nb.evaluation.semstamp import KSemStamp
+    asked = []
+    class Same(KSemStamp):
+        def drafts(self, prompts, seeds, batch_size=32, **sampling):
+            asked.append(len(prompts))
+            assert len(set(seeds)) == len(seeds)
+            return ['It rained all day long.']*len(prompts)
+    s = Same(host, load_encoder('minilm', device='cpu'), tries=6)
+    for batch, first in ((2, 2), (8, 8), (400, 64)):
+        asked.clear()
+        out = s.complete(['One', 'Two'], 12, batch_size=batch)
+        assert asked[0] == first and all(t.count('rained') == 2 for t in out)
+    assert s.stats['tries'] <= 6*s.stats['sentences']
