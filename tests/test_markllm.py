@@ -61,3 +61,18 @@ def test_exp_completes_by_itself(host, innocent):
 def test_mistakes_are_named(host):
     with pytest.raises(ValueError, match="no algorithm 'KWG'; it has KGW"): load_algorithm('KWG', host)
     with pytest.raises(ValueError, match="no option 'deltta'; it has algorithm_name, gamma"): load_algorithm('KGW', host, deltta=1)
+
+
+def test_both_exp_have_one_law(host, innocent):
+    "MarkLLM's numbers under our Gamma law give MarkLLM's p-value"
+    import numpy as np
+    import torch
+    from dew_nb.evaluation.gumbel import sum_of_logs
+    s, k = MarkLLMScheme(host, seed=3, algorithm='EXP'), 4
+    utils = s.algorithm.utils
+    for text in innocent[:2]:
+        ids, u = host.tokenizer(text)['input_ids'], []
+        for i in range(k, len(ids)):
+            utils.seed_rng(torch.tensor(ids[:i]))
+            u.append(1 - torch.rand(host.vocab_size, generator=utils.rng)[ids[i]].item())
+        assert sum_of_logs(np.zeros(len(u), int), np.array(u), 1)['p_value'][0] == pytest.approx(s.p_values([text])[0], rel=1e-3)

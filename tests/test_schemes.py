@@ -145,3 +145,96 @@ def test_token_specific_reads_what_it_writes(host):
     m, g = s.measure([text]), s.share[ids[:-1]].numpy().astype(float)
     assert m['n_scored'][0] == len(green)
     assert np.isclose(m['score'][0], (sum(green) - g.sum())/np.sqrt((g*(1 - g)).sum()), atol=1e-4)
+
+
+def stand_ins(folder, tok):
+    "A T5 of DIPPER's architecture and a BERT, a few thousand random weights each, in folders as the hub has them"
+    from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, T5Config, T5ForConditionalGeneration
+    ids = dict(decoder_start_token_id=tok.eos_token_id, pad_token_id=tok.eos_token_id, eos_token_id=tok.eos_token_id)
+    t5 = T5Config(vocab_size=len(tok), d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, feed_forward_proj='gated-gelu', **ids)
+    pieces = AutoTokenizer.from_pretrained(asset_path('minilm'))
+    bert = BertConfig(vocab_size=len(pieces), hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        for name, model, t in (('dipper', T5ForConditionalGeneration(t5), tok), ('bert', BertForMaskedLM(bert), pieces)):
+            model.save_pretrained(folder/name)
+            t.save_pretrained(folder/name)
+
+
+def test_attacks_whose_weights_are_elsewhere_run_with_stand_ins(host, tmp_path):
+    "The study file as it is, with folders in the place of names: all four settings of DIPPER, and BERT-large"
+    from pathlib import Path
+    from dew_nb.evaluation.kinds import make_attack
+    from dew_nb.evaluation.studies import Study
+    tomllib = pytest.importorskip('tomllib')
+    file = Path(__file__).parents[1]/'nbs/studies/schemes_weights.toml'
+    Study.load(file)
+    attacks = tomllib.loads(file.read_text())['attacks']
+    assert [(a['lexical'], a['order']) for a in attacks[:4]] == [(40, 0), (40, 100), (60, 20), (60, 60)]
+    stand_ins(tmp_path, host.tokenizer)
+    where = dict(dipper=dict(model=str(tmp_path/'dipper'), tokenizer=str(tmp_path/'dipper'), max_new_tokens=8),
+                 synonyms=dict(masked_lm=str(tmp_path/'bert')))
+    texts = ['The old harbour was full of boats. Nobody had used them for years. A dog slept.', 'A good cook knows every market.']
+    for a in attacks:
+        options = {k: v for k, v in a.items() if k not in ('kind', 'name')} | where[a['kind']]
+        after = make_attack(a['kind'], options, host)(texts, 0)
+        assert len(after) == 2 and all(t.strip() and t != x for t, x in zip(after, texts)), a['name']
+
+
+def script(name):
+    "A script of the studies as a module"
+    import importlib.util, sys
+    from pathlib import Path
+    folder = Path(__file__).parents[1]/'nbs/studies'
+    sys.path.insert(0, str(folder))
+    try:
+        spec = importlib.util.spec_from_file_location(f'study_{name}', folder/f'{name}.py')
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    finally: sys.path.remove(str(folder))
+    return module
+
+
+def test_times_are_ratios_within_a_round():
+    times = dict(none=[dict(round=r, write=w) for r, w in enumerate((1., 2., 4.))],
+                 slow=[dict(round=r, write=w, read=.5) for r, w in enumerate((3., 4., 8.))], last=[dict(round=2, write=40., read=4.)])
+    found = script('times').summary(times)
+    assert found['slow']['write'] == dict(ratio=2., low=2., high=3.) and found['slow']['read'] == dict(ratio=.25, low=.125, high=.5)
+    assert found['last']['write']['ratio'] == 10 and found['last']['rounds'] == 1
+    assert found['none']['write']['ratio'] == 1 and 'read' not in found['none']
+
+
+def test_times_and_innocents_have_the_rows_of_both_studies(tmp_path):
+    import pandas as pd
+    from types import SimpleNamespace
+    m = script('innocents')
+    rows = m.all_rows()
+    assert len(rows) == 15 and {'k-SemStamp', 'ATW', 'TS', 'Unbiased gamma statistic=ratio'} <= set(rows) and set(m.KEYS) <= set(rows)
+    class Even:                                        # not a watermark: the key is what is said
+        def __init__(self, host, encoder, seed, name): self.name, self.seed = name, seed
+        def score(self, texts): return np.full(len(texts), float(self.seed))
+        def measure(self, texts): return dict(score=self.score(texts), p_value=np.full(len(texts), .5), n_scored=np.ones(len(texts), int))
+        def rekey(self, seed): return Even(None, None, seed, self.name)
+    m.find_scheme = lambda kind: Even
+    d, stamp = m.one_scheme(SimpleNamespace(kind='even', label='even', params={}), None, None, ['none', 'human'], ['a', 'b'], 3)
+    assert d.score.tolist() == [1000, 1000, 1001, 1001, 1002, 1002] and d.source.tolist() == ['none', 'human']*3 and d.key.tolist() == [0, 0, 1, 1, 2, 2]
+    d.to_parquet(tmp_path/'even.parquet')
+    (tmp_path/'even.json').write_text('{"keys": 3}')
+    m.join(tmp_path, tmp_path/'all.parquet')
+    assert len(pd.read_parquet(tmp_path/'all.parquet')) == 6 and '"keys": 3' in (tmp_path/'all.json').read_text()
+
+
+def test_semstamp_fills_its_batch(host):
+    from dew_nb.evaluation.semstamp import KSemStamp
+    asked = []
+    class Same(KSemStamp):
+        def drafts(self, prompts, seeds, batch_size=32, **sampling):
+            asked.append(len(prompts))
+            assert len(set(seeds)) == len(seeds)
+            return ['It rained all day long.']*len(prompts)
+    s = Same(host, load_encoder('minilm', device='cpu'), tries=6)
+    for batch, first in ((2, 2), (8, 8), (400, 64)):
+        asked.clear()
+        out = s.complete(['One', 'Two'], 12, batch_size=batch)
+        assert asked[0] == first and all(t.count('rained') == 2 for t in out)
+    assert s.stats['tries'] <= 6*s.stats['sentences']
