@@ -95,6 +95,24 @@ def test_a_similar_window_is_left_alone(wm):
     finally: f.space.repeat = kept
 
 
+def test_a_word_is_passed_over_after_a_window_like_that_it_was_marked_after(wm):
+    tok, limits = backend(wm.host.tokenizer), wm.contexts.limits
+    house, dog = (tok.encode(t, add_special_tokens=False).ids[0] for t in (' house', ' dog'))
+    other = wm.table.rows[[house, dog]]
+    f, logits = Follower(wm), torch.zeros(1, wm.host.vocab_size)
+    logits[0, [house, dog]] = 9.
+    f.c, f.said = torch.eye(24)[:1], other[None, :1]               # house was marked
+    try:
+        for past,word,want in ((f.c, .5, [False, True]), (torch.eye(24)[1:2], .5, [True, True]), (f.c, 1.01, [True, True])):
+            f.past, f.mask, f.space.limits = past[None], torch.ones_like(logits, dtype=torch.bool), dict(pair=1.01, word=word)
+            f._pass_over(logits)
+            assert f.mask[0, [house, dog]].tolist() == want
+        f.past, f.space.limits = f.c[None], dict(pair=-1., word=-1.)
+        f._pass_over(logits)
+        assert f.mask[0, [house, dog]].tolist() == [False, False]
+    finally: f.space.limits = limits
+
+
 @pytest.mark.parametrize('changes,message', [
     (dict(rule='bias'), "rule='tournament'"), (dict(n=64), 'at most 24'), (dict(context_width=32), 'at most 24')])
 def test_choices_that_do_not_go_together(changes, message):

@@ -4,12 +4,21 @@
 
 Each folder becomes one of the same name under OUT: all scores, and the first texts of each unit. With --add, what is in
 OUT already stays, and what was computed since joins it (a row more, an attack more); with --renew what was computed again
-takes the place of what is there.
+takes the place of what is there, and --instead names schemes whose older units all go, since they were other choices.
 """
 import argparse
 from pathlib import Path
 
 from dew_nb.evaluation.store import load_results
+
+def renewed(new, old, instead):
+    "New results with what is left of the old ones"
+    u = old.units
+    gone = set(u.id[u['source'].isin(instead) | u.get('scheme', u['source']).isin(instead)]) - set(new.units.id)
+    both = new.join(old)
+    both.study['schemes'] |= {k: v for k,v in new.study['schemes'].items() if k in instead}
+    both.metas = [m for m in both.metas if m['id'] not in gone]
+    return both
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__,
@@ -19,12 +28,13 @@ def main():
     ap.add_argument('--attacked', type=int, default=10, help='and of each attacked one')
     ap.add_argument('--add', action='store_true', help='to the packs that are there')
     ap.add_argument('--renew', action='store_true', help='the same, but new units take the place of old ones')
+    ap.add_argument('--instead', nargs='+', default=(), help='with --renew: schemes of which no old unit stays')
     ap.add_argument('--out', type=Path, required=True)
     a = ap.parse_args()
     for folder in a.results:
         new, pack = load_results(folder), a.out/folder.name
         if a.add: new = load_results(pack).join(new)
-        if a.renew: new = new.join(load_results(pack))
+        if a.renew: new = renewed(new, load_results(pack), a.instead)
         print(new.pack(pack, a.attacked, texts=a.texts))
 
 if __name__ == '__main__': main()
