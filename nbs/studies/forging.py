@@ -176,6 +176,7 @@ class Victim:
         self.knows = True
         wm = self.scheme.watermark
         self.encode, tokens = wm.contexts, wm.blueprint.tokens
+        if not getattr(self.encode, 'needs_encoder', True): self.encode = self.encode.to(self.device)
         self.k, self.order = self.encode.k, self.scheme.config.order
         self.tokens = first.tokens if first else unit_vectors(tokens.embeddings, tokens.whitening).float().to(self.device)
     def processor(self, width, prompts):
