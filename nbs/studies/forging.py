@@ -408,11 +408,11 @@ def machines(work):
     return out | dict(texts_device=devices(texts))
 
 def collect(a, sample=2):
-    "One table of all victims so far, and a few forgeries of each arm"
+    "A table of all victims so far, the scores of all forgeries, and a few of the forgeries of each arm"
     with FileLock(a.work/'collect.lock'):
         files = sorted((a.work/'rows').glob('*.jsonl'))
         rows = [r for f in files if not f.stem.endswith('-texts') for r in whole_lines(f)]
-        texts = [r for f in files if f.stem.endswith('-texts') for r in whole_lines(f) if r['i'] < sample]
+        forged = [r for f in files if f.stem.endswith('-texts') for r in whole_lines(f)]
         if not rows: return
         order = {v: i for i,v in enumerate(VICTIMS)}
         d = pd.DataFrame(rows)
@@ -420,7 +420,8 @@ def collect(a, sample=2):
         label = ['victim', 'key', 'what', 'attacker', 'n', 'lam']
         d = d.drop(columns='o').drop_duplicates(label, keep='last').reset_index(drop=True)
         d.to_parquet(a.out/'forging.parquet', index=False)
-        write_texts(a.out/'forging_texts.jsonl.gz', texts)
+        pd.DataFrame(forged).drop(columns='text', errors='ignore').to_parquet(a.out/'forging_scores.parquet', index=False)
+        write_texts(a.out/'forging_texts.jsonl.gz', [r for r in forged if r['i'] < sample])
         (a.out/'forging.json').write_text(json.dumps(dict(
             command='python nbs/studies/forging.py --work WORK --out nbs/studies/data', candidates=CANDIDATES, share=SHARE,
             victims={v: VICTIMS.get(v, (v, {})) for v in dict.fromkeys(d['victim'])},
