@@ -12,9 +12,10 @@ stealing.py): 'rule' knows everything but the key; 'host' also weights each pair
   washed   marked texts with 30% of their tokens replaced by likely ones that score low, and how many are still found,
            beside as many tokens replaced at random
 
-The first key has all numbers of texts, the others those up to --others. Texts and finished figures are kept in WORK, so that it
-goes on where it stopped; several processes may share WORK if they have different victims (unmarked texts are written once, by the
-one that comes first). It wants a GPU for itself: most of the time goes into writing the texts to learn from.
+The first key has all numbers of texts, the others those up to --others. Each victim first has its first two keys with up to
+--first texts; when all victims have them, the rest follows. Texts and finished figures are kept in WORK, so that it goes on
+where it stopped; several processes may share WORK if they have different victims (unmarked texts are written once, by the one
+that comes first). It wants a GPU: most of the time goes into writing the texts to learn from.
 """
 import argparse, json, time, traceback
 from pathlib import Path
@@ -70,7 +71,7 @@ class Bench:
         self.prompts = dict(held=P[:a.held], fresh=P[a.held:a.held+a.forged], learn=P[a.held+a.forged:])
         for part,n in (('held', a.use_held), ('fresh', a.use_forged)): self.prompts[part] = self.prompts[part][:n]
         for d in ('texts', 'rows'): (a.work/d).mkdir(parents=True, exist_ok=True)
-        self.t0 = time.time()
+        self.stamp, self.t0 = machine(self.host, self.enc), time.time()
     def say(self, *what): print(f'{time.time()-self.t0:6.0f} s', *what, flush=True)
     def ids(self, texts): return self.tok(list(texts), add_special_tokens=False)['input_ids'] if len(texts) else []
     def pairs(self, texts, k): return Pairs(self.ids(texts), k, self.special, self.device)
@@ -92,18 +93,21 @@ class Bench:
         "Texts of jobs (name, function, prompts) in batches across jobs; done(name, prompts, texts) after each batch"
         rows, i = [(n, f, p) for n,f,ps in jobs for p in ps], 0
         while i < len(rows):
-            parts = {}
-            for n,f,p in rows[i:i+self.a.batch]: parts.setdefault(n, (f, []))[1].append(p)
-            try: out = self.batch(list(parts.values()), seed)
+            some, parts, names = rows[i:i+self.a.batch], {}, {}
+            for j,(n,f,p) in enumerate(some):                 # rows of one function go through it together
+                parts.setdefault(f, []).append(j)
+                names.setdefault(n, []).append(j)
+            try: out = self.batch([(f, [some[j][2] for j in at]) for f,at in parts.items()], seed)
             except RuntimeError as e:
                 if self.a.batch == 1 or not is_full(e): raise
                 out, self.a.batch = None, self.a.batch//2
             if out is None:
                 torch.cuda.empty_cache()
                 continue
-            for (n,(_,ps)),texts in zip(parts.items(), out): done(n, ps, texts)
-            i += sum(len(ps) for _,ps in parts.values())
-            self.say('wrote', i, 'of', len(rows), 'texts:', ', '.join(map(str, parts))[:60])
+            text = {j: t for at,ts in zip(parts.values(), out) for j,t in zip(at, ts)}
+            for n,at in names.items(): done(n, [some[j][2] for j in at], [text[j] for j in at])
+            i += len(some)
+            self.say('wrote', i, 'of', len(rows), 'texts:', ', '.join(map(str, names))[:60])
     def kept(self, wanted, seed):
         "Texts of (name, function, prompts), from their files as far as they are there; the others are written"
         have, files = {}, {n: self.a.work/'texts'/f'{n}.jsonl' for n,_,_ in wanted}
@@ -111,6 +115,7 @@ class Bench:
             have[n] = {r['prompt']: r['text'] for r in whole_lines(f)}
         def done(n, prompts, texts):
             have[n] |= dict(zip(prompts, texts))
+            note(self.a.work/'texts_by.jsonl', self.stamp)
             append(files[n], [dict(prompt=p, text=t) for p,t in zip(prompts, texts)])
         self.write([(n, f, [p for p in ps if p not in have[n]]) for n,f,ps in wanted], seed, done)
         return {n: [have[n][p] for p in ps] for n,_,ps in wanted}
@@ -142,6 +147,11 @@ class Bench:
 def append(file, rows):
     with open(file, 'a') as f: f.write(''.join(json.dumps(r) + '\n' for r in rows))
 
+def note(file, what):
+    "Keep something once in a JSONL file"
+    with FileLock(f'{file}.lock'):
+        if what not in whole_lines(file): append(file, [what])
+
 def whole_lines(file):
     "Rows of a JSONL file; a last line that was cut off counts for nothing"
     out = []
@@ -166,6 +176,7 @@ class Victim:
         self.knows = True
         wm = self.scheme.watermark
         self.encode, tokens = wm.contexts, wm.blueprint.tokens
+        if not getattr(self.encode, 'needs_encoder', True): self.encode = self.encode.to(self.device)
         self.k, self.order = self.encode.k, self.scheme.config.order
         self.tokens = first.tokens if first else unit_vectors(tokens.embeddings, tokens.whitening).float().to(self.device)
     def processor(self, width, prompts):
@@ -191,22 +202,22 @@ class Victim:
         if self.scheme.config.rule == 'bias': return ByForm(own, other, self.tokens, self.contexts)
         return ByKernel(own, other, self.tokens, self.contexts, self.order, 2e8 if self.device.type == 'cuda' else 2e6)
 
-def learners(a, victim, first):
+def learners(a, victim, first, n):
     "(attacker, n) of one key: what is learnt"
-    n = [x for x in a.n if first or x <= a.others]
+    n = [x for x in n if first or x <= a.others]
     out = [('rule', x) for x in n] if victim.knows and 'rule' in a.attackers else []
-    return list(dict.fromkeys(out + [x[:2] for x in arms(a, victim, first)]))
+    return list(dict.fromkeys(out + [x[:2] for x in arms(a, victim, first, n)]))
 
-def arms(a, victim, first):
-    "(attacker, n, lam) of one key: with what it forges, and with which strength"
-    n = [x for x in a.n if (first or x <= a.others) and (not a.forge_n or x in a.forge_n)]
+def arms(a, victim, first, n):
+    "(attacker, n, lam) of one key: with what it forges, and with which strength; the other keys only after most texts"
+    n = [x for x in n if (first or x <= a.others) and (not a.forge_n or x in a.forge_n)]
     if not n: return []
-    out = [('rule', x, a.lam[0]) for x in n] if victim.knows and 'rule' in a.attackers else []
+    out = [('rule', x, a.lam[0]) for x in (n if first else n[-1:])] if victim.knows and 'rule' in a.attackers else []
     if not first: return out
     strong = sorted({x for x in n if x == 250} | {max(n)})
     if out: out += [('rule', x, l) for l in a.lam[1:] for x in strong]
     if 'host' in a.attackers and victim.name in a.host_for: out += [('host', x, a.lam[0]) for x in strong]
-    if 'counts' in a.attackers: out += [('counts', max(n), l) for l in a.steal]
+    if 'counts' in a.attackers: out += [('counts', x, l) for l in a.steal for x in strong]
     return out
 
 # ---------------------------------------------------------------- what is done with what was learnt
@@ -259,7 +270,7 @@ class Study:
         self.bench, self.a, self.name = bench, bench.a, name
         self.file = self.a.work/'rows'/f'{slug(name)}.jsonl'
         self.forgeries = self.a.work/'rows'/f'{slug(name)}-texts.jsonl'
-        self.have = {self.label(r) for r in whole_lines(self.file)}
+        self.have, self.of = {self.label(r) for r in whole_lines(self.file)}, {}
     def label(self, r): return tuple(r[k] for k in ('key', 'what', 'attacker', 'n', 'lam'))
     def keep(self, key, what, attacker='', n=0, lam=0., **figures):
         r = dict(victim=self.name, key=key, what=what, attacker=attacker, n=n, lam=lam) | figures
@@ -267,108 +278,141 @@ class Study:
         self.have.add(self.label(r))
         self.bench.say(*(f'{v:.3f}' if isinstance(v, float) else v for v in r.values() if v == v))
     def lacks(self, *label): return label not in self.have
-    def run(self):
+    def run(self, most):
+        "Figures after up to `most` texts, of the first two keys until `most` is all"
         a, b = self.a, self.bench
-        first = Victim(b, self.name, a.keys[0])
-        self.of = {k: first if k == a.keys[0] else Victim(b, self.name, k, first) for k in a.keys}
-        n = {k: max([x for x in a.n if k == a.keys[0] or x <= a.others], default=0) for k in a.keys}
-        jobs = [(f'{slug(self.name)}-{k}-{part}', s.processor, b.prompts[part][:n[k] if part == 'learn' else None])
-                for k,s in self.of.items() for part in ('held', 'learn')]
-        if all(self.done(k) for k in a.keys): return b.say(self.name, 'is done')
+        self.n = [x for x in a.n if x <= most]
+        self.keys = a.keys if most == max(a.n) else a.keys[:2]
+        for k in self.keys: self.of[k] = self.of.get(k) or Victim(b, self.name, k, self.of.get(a.keys[0]))
+        if all(self.done(k) for k in self.keys): return b.say(self.name, 'is done')
+        n = {k: max([x for x in self.n if self.is_first(k) or x <= a.others], default=0) for k in self.keys}
+        jobs = [(f'{slug(self.name)}-{k}-{part}', self.of[k].processor, b.prompts[part][:n[k] if part == 'learn' else None])
+                for k in self.keys for part in ('held', 'learn')]
         self.texts = b.kept(jobs, 11)
         self.plain = b.unmarked()
-        for i,k in enumerate(a.keys): self.one(k, a.keys[(i + 1) % len(a.keys)])
+        of = {k: Attack(self, k, self.keys[(i + 1) % len(self.keys)]) for i,k in enumerate(self.keys) if not self.done(k)}
+        if 'tell' in a.stages:
+            for x in of.values(): x.tell()
+        if 'forge' not in a.stages: return
+        for x in of.values(): x.controls()
+        self.forge(of)
+        for x in of.values(): x.wash()
+    def is_first(self, key): return key == self.a.keys[0]
+    def plan(self, key): return arms(self.a, self.of[key], self.is_first(key), self.n)
+    def wanted(self, key): return learners(self.a, self.of[key], self.is_first(key), self.n)
+    def to_wash(self, key):
+        plan = self.plan(key)
+        few = [250, max((x[1] for x in plan), default=0)]
+        return [x for x in plan if x[1] in few and x[2] in (self.a.lam[0], *self.a.steal[:1])]
     def done(self, k):
-        a, s = self.a, self.of[k]
-        lacks = [self.lacks(k, 'tell', *x, 0.) for x in learners(a, s, k == a.keys[0])] if 'tell' in a.stages else []
+        a, lacks = self.a, []
+        if 'tell' in a.stages: lacks += [self.lacks(k, 'tell', *x, 0.) for x in self.wanted(k)]
         if 'forge' in a.stages:
-            lacks += [self.lacks(k, 'forged', *x) for x in arms(a, s, k == a.keys[0])] + [self.lacks(k, 'unmarked', '', 0, 0.)]
+            lacks += [self.lacks(k, 'forged', *x) for x in self.plan(k)] + [self.lacks(k, 'unmarked', '', 0, 0.)]
+            if a.washed: lacks += [self.lacks(k, 'washed', *x) for x in self.to_wash(k)]
         return not any(lacks)
     def of_key(self, k, part): return self.texts[f'{slug(self.name)}-{k}-{part}']
-    def one(self, key, rival):
-        "One key: what is learnt, then what is done with it"
-        a, b, s = self.a, self.bench, self.of[key]
-        if self.done(key): return
-        held, mine = self.of_key(key, 'held'), self.of_key(key, 'learn')
-        want, plan, learnt = learners(a, s, key == a.keys[0]), arms(a, s, key == a.keys[0]), {}
-        if not want: return self.controls(s, key, held)
-        plain = self.plain['unmarked-learn'][:len(mine)]
-        own, other = s.pairs(mine), s.pairs(plain)
-        none = s.pairs(self.plain['unmarked-held'])
-        def learn(attacker, n):
-            if (attacker, n) in learnt: return learnt[attacker, n]
-            if attacker == 'host': self.weighted(own, mine), self.weighted(other, plain)
-            f = s.learner(attacker, own.first(n), other.first(n))
-            if attacker == 'host': own.weight, other.weight = torch.ones_like(own.weight), torch.ones_like(other.weight)
-            u = f(none.w, none.x[:, None])[:, 0].float()
-            learnt[attacker, n] = f, max(float(u.std()), 1e-12), none.by_text(u.cpu().numpy())
-            return learnt[attacker, n]
-        if 'tell' in a.stages: self.tell(s, key, rival, held, want, learn)
-        if 'forge' not in a.stages: return
-        self.controls(s, key, held)
-        def shape(attacker, n, lam):
-            sigma = learn(attacker, n)[1]
-            return (lambda v: lam*v) if attacker == 'counts' else (lambda v: lam*torch.tanh(v/sigma))
-        some, at = held[:a.washed], b.prompts['held'][:a.washed]
-        views = b.views(some, at)
-        if some and self.lacks(key, 'random wash', '', 0, 0.): self.washed(s, key, some, at, views, 'random wash')
-        for x in plan if some else ():
-            if (x[1] in (250, max(y[1] for y in plan)) and x[2] in (a.lam[0], *a.steal[:1]) and self.lacks(key, 'washed', *x)):
-                self.washed(s, key, some, at, views, 'washed', x, learn(*x[:2])[0], shape(*x))
-        got, todo = {}, [x for x in plan if self.lacks(key, 'forged', *x)]
-        def done(x, prompts, texts):
-            got.setdefault(x, []).extend(texts)
-            if len(got[x]) == len(b.prompts['fresh']): self.forged(s, key, rival, x, got.pop(x))
-        b.write([(x, forger(s, learn(*x[:2])[0], shape(*x)), b.prompts['fresh']) for x in todo], 15, done)
-    def tell(self, s, key, rival, held, want, learn):
-        "How well each learner's score tells fresh marked texts from unmarked ones, and from another key's"
-        fresh = s.pairs(held)
-        theirs = s.pairs(self.of_key(rival, 'held')) if rival != key else None
-        for attacker,n in want:
-            if not self.lacks(key, 'tell', attacker, n, 0.): continue
-            f, _, y = learn(attacker, n)
-            of = lambda p: p.by_text(f(p.w, p.x[:, None])[:, 0].float().cpu().numpy())
-            x = of(fresh)
-            e, r = auroc(x, y), auroc(x, of(theirs)).value if theirs is not None else float('nan')
-            self.keep(key, 'tell', attacker, n, auroc=e.value, auroc_low=e.low, auroc_high=e.high, auroc_rival=r, texts=len(x))
-    def weighted(self, pairs, texts):
+    def forge(self, of):
+        "Forgeries of all keys and arms, in common batches"
+        b, got, jobs = self.bench, {}, []
+        for k,y in of.items(): jobs += [((k, x), forger(self.of[k], y.learn(*x[:2])[0], y.shape(*x)), b.prompts['fresh'])
+                                        for x in self.plan(k) if self.lacks(k, 'forged', *x)]
+        def done(at, prompts, texts):
+            got.setdefault(at, []).extend(texts)
+            if len(got[at]) == len(b.prompts['fresh']): of[at[0]].forged(at[1], got.pop(at))
+        b.write(jobs, 15, done)
+
+class Attack:
+    "One key of a victim: what is learnt, and what is made of it"
+    def __init__(self, study, key, rival):
+        self.study, self.key, self.rival, self.learnt = study, key, rival, {}
+        self.a, self.bench, self.victim = study.a, study.bench, study.of[key]
+        self.held, self.mine = study.of_key(key, 'held'), study.of_key(key, 'learn')
+        self.plain, self.pairs = study.plain['unmarked-learn'][:len(self.mine)], None
+        self.views = None
+    def keep(self, *label, **figures): self.study.keep(self.key, *label, **figures)
+    def lacks(self, *label): return self.study.lacks(self.key, *label)
+    def learn(self, attacker, n):
+        "Scores, their deviation over unmarked pairs, and the mean of each unmarked text"
+        if (attacker, n) in self.learnt: return self.learnt[attacker, n]
+        s = self.victim
+        if self.pairs is None: self.pairs = [s.pairs(t) for t in (self.mine, self.plain, self.study.plain['unmarked-held'])]
+        own, other, none = self.pairs
+        own, other = own.first(n), other.first(n)
+        if attacker == 'host': self.weigh(own, self.mine[:n]), self.weigh(other, self.plain[:n])
+        f = s.learner(attacker, own, other)
+        u = f(none.w, none.x[:, None])[:, 0].float()
+        self.learnt[attacker, n] = f, max(float(u.std()), 1e-12), none.by_text(u.cpu().numpy())
+        return self.learnt[attacker, n]
+    def shape(self, attacker, n, lam):
+        "From learnt scores to logits"
+        sigma = self.learn(attacker, n)[1]
+        return (lambda v: lam*v) if attacker == 'counts' else (lambda v: lam*torch.tanh(v/sigma))
+    def weigh(self, pairs, texts):
         "Make pairs count as much as the host doubted their token"
         p = self.bench.views(texts, self.bench.prompts['learn'][:len(texts)])
         pairs.weight = 1 - torch.cat([v[0][torch.as_tensor(at, device=v[0].device)] for v,at in zip(p, pairs.at)])
-    def controls(self, s, key, held):
-        b = self.bench
-        if self.lacks(key, 'marked', '', 0, 0.):
-            p = b.ppl(held, b.prompts['held'])
-            self.keep(key, 'marked', **read(s.scheme, held)[0], ppl=float(np.nanmedian(p)))
-        if self.lacks(key, 'unmarked', '', 0, 0.):
-            t = self.plain['unmarked-fresh']
-            self.keep(key, 'unmarked', **read(s.scheme, t)[0], ppl=float(np.nanmedian(b.ppl(t, b.prompts['fresh']))))
-    def washed(self, s, key, texts, prompts, views, what, x=('', 0, 0.), f=None, shape=None):
-        out = wash(s, f, shape, texts, views, np.random.default_rng(0))
+    def tell(self):
+        "How well each learner's score tells fresh marked texts from unmarked ones, and from another key's"
+        s, fresh, theirs = self.victim, None, None
+        for attacker,n in self.study.wanted(self.key):
+            if not self.lacks('tell', attacker, n, 0.): continue
+            if fresh is None:
+                fresh = s.pairs(self.held)
+                if self.rival != self.key: theirs = s.pairs(self.study.of_key(self.rival, 'held'))
+            f, _, y = self.learn(attacker, n)
+            of = lambda p: p.by_text(f(p.w, p.x[:, None])[:, 0].float().cpu().numpy())
+            x = of(fresh)
+            e, r = auroc(x, y), auroc(x, of(theirs)) if theirs is not None else None
+            more = dict(rival=r.value, rival_low=r.low, rival_high=r.high) if r else {}
+            self.keep('tell', attacker, n, auroc=e.value, auroc_low=e.low, auroc_high=e.high, texts=len(x), **more)
+    def controls(self):
+        b, s = self.bench, self.victim.scheme
+        for what,texts,prompts in (('marked', self.held, 'held'), ('unmarked', self.study.plain['unmarked-fresh'], 'fresh')):
+            if not self.lacks(what, '', 0, 0.): continue
+            p = b.ppl(texts, b.prompts[prompts])
+            self.keep(what, **read(s, texts)[0], ppl=float(np.nanmedian(p)))
+    def wash(self):
+        "Marked texts with tokens replaced: at random, and by what was learnt"
+        some, at = self.held[:self.a.washed], self.bench.prompts['held'][:self.a.washed]
+        todo = [x for x in self.study.to_wash(self.key) if self.lacks('washed', *x)]
+        if not some or not todo: return
+        views = self.bench.views(some, at)
+        if self.lacks('random wash', '', 0, 0.): self.washed(some, at, views, 'random wash')
+        for x in todo: self.washed(some, at, views, 'washed', x, self.learn(*x[:2])[0], self.shape(*x))
+    def washed(self, texts, prompts, views, what, x=('', 0, 0.), f=None, shape=None):
+        out = wash(self.victim, f, shape, texts, views, np.random.default_rng(0))
         p = self.bench.ppl(out, prompts)
-        self.keep(key, what, *x, **read(s.scheme, out)[0], ppl=float(np.nanmedian(p)))
-    def forged(self, s, key, rival, x, texts):
-        b = self.bench
-        r, m = read(s.scheme, texts)
-        p, other = b.ppl(texts, b.prompts['fresh'][:len(texts)]), self.of[rival].scheme if rival != key else None
-        if other is not None: r['rival_found'] = read(other, texts)[0]['found']
-        append(self.forgeries, [dict(victim=self.name, key=key, attacker=x[0], n=x[1], lam=x[2], i=i, text=t,
+        self.keep(what, *x, **read(self.victim.scheme, out)[0], ppl=float(np.nanmedian(p)))
+    def forged(self, x, texts):
+        b, r = self.bench, {}
+        r, m = read(self.victim.scheme, texts)
+        p, other = b.ppl(texts, b.prompts['fresh'][:len(texts)]), self.study.of[self.rival].scheme
+        if self.rival != self.key: r['rival_found'] = read(other, texts)[0]['found']
+        append(self.study.forgeries, [dict(victim=self.study.name, key=self.key, attacker=x[0], n=x[1], lam=x[2], i=i, text=t,
             score=round(float(m['score'][i]), 4), p_value=float(f"{m['p_value'][i]:.4g}"), ppl=round(float(p[i]), 2) if i < len(p) else None)
             for i,t in enumerate(texts)])
-        self.keep(key, 'forged', *x, **r, ppl=float(np.nanmedian(p)))
+        self.keep('forged', *x, **r, ppl=float(np.nanmedian(p)))
 
 # ---------------------------------------------------------------- what is stored
 def settings_of(a):
-    "What the run was asked for, to stand beside its figures"
-    leave = 'victims', 'attackers', 'collect', 'stages'
-    return dict(settings={k: v for k,v in vars(a).items() if not isinstance(v, Path) and k not in leave})
+    "What a run was asked for, to stand beside its figures"
+    return {k: v for k,v in vars(a).items() if not isinstance(v, Path) and v is not None and k != 'collect'}
+
+def machines(work):
+    "The machine of the figures, and of the texts they were learnt from where that was another"
+    runs, texts = whole_lines(work/'runs.jsonl'), whole_lines(work/'texts_by.jsonl')
+    out = dict(runs=[r['settings'] for r in runs], **(runs[-1]['machine'] if runs else {}))
+    devices = lambda rows: sorted({r['device'] for r in rows})
+    if len(devices(r['machine'] for r in runs)) > 1: out['device'] = devices(r['machine'] for r in runs)
+    return out | dict(texts_device=devices(texts))
 
 def collect(a, sample=2):
-    "One table of all victims so far, and a few forgeries of each arm"
+    "A table of all victims so far, the scores of all forgeries, and a few of the forgeries of each arm"
     with FileLock(a.work/'collect.lock'):
         files = sorted((a.work/'rows').glob('*.jsonl'))
         rows = [r for f in files if not f.stem.endswith('-texts') for r in whole_lines(f)]
-        texts = [r for f in files if f.stem.endswith('-texts') for r in whole_lines(f) if r['i'] < sample]
+        forged = [r for f in files if f.stem.endswith('-texts') for r in whole_lines(f)]
         if not rows: return
         order = {v: i for i,v in enumerate(VICTIMS)}
         d = pd.DataFrame(rows)
@@ -376,11 +420,12 @@ def collect(a, sample=2):
         label = ['victim', 'key', 'what', 'attacker', 'n', 'lam']
         d = d.drop(columns='o').drop_duplicates(label, keep='last').reset_index(drop=True)
         d.to_parquet(a.out/'forging.parquet', index=False)
-        write_texts(a.out/'forging_texts.jsonl.gz', texts)
+        pd.DataFrame(forged).drop(columns='text', errors='ignore').to_parquet(a.out/'forging_scores.parquet', index=False)
+        write_texts(a.out/'forging_texts.jsonl.gz', [r for r in forged if r['i'] < sample])
         (a.out/'forging.json').write_text(json.dumps(dict(
             command='python nbs/studies/forging.py --work WORK --out nbs/studies/data', candidates=CANDIDATES, share=SHARE,
             victims={v: VICTIMS.get(v, (v, {})) for v in dict.fromkeys(d['victim'])},
-            **json.loads((a.work/'machine.json').read_text())), indent=1) + '\n')
+            **machines(a.work)), indent=1) + '\n')
 
 def arguments():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -393,6 +438,7 @@ def arguments():
     ap.add_argument('--host-for', nargs='+', default=['tournament'], help='victims of the learner with the host')
     ap.add_argument('--keys', type=int, nargs='+', default=[900, 901, 902])
     ap.add_argument('--n', type=int, nargs='+', default=[25, 100, 250, 1000, 2000])
+    ap.add_argument('--first', type=int, default=250, help='up to so many texts for every victim, before more for any')
     ap.add_argument('--others', type=int, default=250, help='most texts of the other keys')
     ap.add_argument('--lam', type=float, nargs='+', default=[2.5, 5.])
     ap.add_argument('--steal', type=float, nargs='+', default=[7.5], help="strengths of the attacker 'counts'")
@@ -402,11 +448,11 @@ def arguments():
     ap.add_argument('--use-forged', type=int, help='likewise, of the prompts to forge after')
     ap.add_argument('--use-ppl', type=int, help='likewise, of the texts whose perplexity is taken')
     ap.add_argument('--forge-n', type=int, nargs='+', help='forge and wash only after so many texts; all if not given')
-    ap.add_argument('--washed', type=int, default=50)
+    ap.add_argument('--washed', type=int, default=100)
     ap.add_argument('--tokens', type=int, default=200)
     ap.add_argument('--batch', type=int, default=700 if torch.cuda.is_available() else 16)
     a = ap.parse_args()
-    a.work = a.work or a.out/'forging'
+    a.work, a.n = a.work or a.out/'forging', sorted(a.n)
     for d in (a.out, a.work): d.mkdir(parents=True, exist_ok=True)
     for v in a.victims:
         if v not in VICTIMS: find_scheme(v)
@@ -415,20 +461,20 @@ def arguments():
 def main():
     a = arguments()
     if a.collect: return collect(a)
+    torch.set_float32_matmul_precision('high')
     bench = Bench(a)
-    stamp = machine(bench.host, bench.enc)
-    first = a.work/'machine.json'
-    if not first.exists(): first.write_text(json.dumps(dict(settings_of(a), **stamp)))
+    note(a.work/'runs.jsonl', dict(settings=settings_of(a), machine=bench.stamp))
     bench.unmarked(wait=False)
-    failed = []
-    for v in a.victims:
-        try:
-            with torch.no_grad(): Study(bench, v).run()
-        except Exception:                                     # the others go on
-            traceback.print_exc()
-            failed.append(v)
-        collect(a)
-        if torch.cuda.is_available(): torch.cuda.empty_cache()
+    studies, failed = [Study(bench, v) for v in a.victims], {}
+    for most in sorted({max([x for x in a.n if x <= a.first] or a.n), max(a.n)}):
+        for s in studies:
+            try:
+                with torch.no_grad(): s.run(most)
+            except Exception:                                 # the others go on
+                traceback.print_exc()
+                failed[s.name] = True
+            collect(a)
+            if torch.cuda.is_available(): torch.cuda.empty_cache()
     if failed: raise SystemExit(f'no figures of {", ".join(failed)}: see the traceback above')
 
 if __name__ == '__main__': main()
