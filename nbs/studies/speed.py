@@ -268,7 +268,8 @@ def main():
     dev = a.device or ('cuda' if torch.cuda.is_available() else 'cpu')
     def small(): return load_host(device=dev), load_encoder(device=dev)
     config = DEWConfig.preset('tournament') if a.rule == 'tournament' else DEWConfig()
-    command = 'python nbs/studies/speed.py ' + shlex.join(sys.argv[1:])
+    said = [f'nbs/studies/data/{a.out.name}' if x == str(a.out) else x for x in sys.argv[1:]]
+    command = 'python nbs/studies/speed.py ' + shlex.join(said)
     def keep(res):
         a.out.parent.mkdir(parents=True, exist_ok=True)
         a.out.write_text(json.dumps(dict(command=command) | res, indent=1) + '\n')
