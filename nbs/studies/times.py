@@ -1,12 +1,12 @@
 """What every scheme costs in time: seconds to write and to read texts, as ratios to writing without a mark, in one interleaved run.
 
     python nbs/studies/times.py --out nbs/studies/data/times.json
-    python nbs/studies/times.py --texts 2 --tokens 16 --rounds 1 --out /tmp/times.json
+    python nbs/studies/times.py --texts 4 --tokens 32 --rounds 2 --device cpu --out nbs/studies/data/times_cpu.json
 
 The rows are those of schemes.toml and schemes_few.toml. In each round every scheme continues the same prompts with the harness's own sampling, in random order, and reads the texts that
 were written without a mark, which no scheme has read before. Every round has other prompts, and schemes that keep the lists they have drawn get another key, so that nothing comes from memory. Writing
 without a mark is timed before and after the others of a round; ratios are taken within the round. k-SemStamp, which writes many candidates, comes last and has as many rounds as --slow
-says. The file is written anew after each round, so a run that is cut short leaves what it had.
+says. On a CPU seconds are those that its cores have worked, which others on the machine disturb less. The file is written anew after each round, so a run that is cut short leaves what it had.
 """
 import argparse, json, random, shlex, statistics, sys, time
 from pathlib import Path
@@ -29,13 +29,14 @@ def all_rows():
     return {r.label: r for p in STUDIES for r in Study.load(p).rows if r.kind not in ('none', 'human')}
 
 def seconds(f, device):
-    "Seconds of one call, with what the device still has to do, and what it returns"
-    wait = torch.cuda.synchronize if device.type == 'cuda' else lambda: None
+    "Seconds of one call, with what the device still has to do, and what it returns; on a CPU, seconds of the CPU"
+    gpu = device.type == 'cuda'
+    wait, clock = (torch.cuda.synchronize, time.perf_counter) if gpu else (lambda: None, time.process_time)
     wait()
-    t = time.perf_counter()
+    t = clock()
     out = f()
     wait()
-    return time.perf_counter() - t, out
+    return clock() - t, out
 
 def one_round(bench, schemes, prompts, r, tokens, times):
     "Every scheme writes and reads once"
