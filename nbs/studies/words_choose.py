@@ -1,9 +1,9 @@
 """Choose among the word spaces of words.toml, by a rule that was written down before any of them was tried.
 
     dew_eval nbs/studies/words.toml --out results/words
-    python nbs/studies/words_choose.py results/words --out results
+    python nbs/studies/words_choose.py results/words --studies results --out results/data
 
-A line for each choice, then the winner; in --out its figures (words_choices.json) and multilingual.toml and real_words.toml with it.
+A line for each choice, then the winner; in --out the figures (words_choices.json), in --studies multilingual.toml and real_words.toml with the winner.
 
 The rule. (1) Repeated triples of words at most .01 above those of unmarked texts, and perplexity within 3% of theirs, or nearer to that than one
 standard error. (2) Of these the largest AUROC in French; a choice of order 1 counts .02 less, since fewer texts give its key away.
@@ -69,6 +69,7 @@ def with_choice(toml, fields):
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('results', type=Path, help='folder of words.toml')
+    ap.add_argument('--studies', type=Path, help='folder for the studies with the winner')
     ap.add_argument('--out', type=Path, required=True)
     a = ap.parse_args()
     R, rows = load_results(a.results), {}
@@ -80,11 +81,11 @@ def main():
     if not rows: raise SystemExit(f'no finished choice in {a.results}')
     name, keeps = choose(rows)
     print(f'winner: {name}' + ('' if keeps else ' (none keeps both limits)'))
-    a.out.mkdir(parents=True, exist_ok=True)
+    for folder in filter(None, (a.out, a.studies)): folder.mkdir(parents=True, exist_ok=True)
     plain = {n: {k: float(v) for k,v in r.items()} for n,r in rows.items()}
     (a.out/'words_choices.json').write_text(json.dumps(dict(winner=name, keeps=bool(keeps), rows=plain), indent=1) + '\n')
-    for f in ('multilingual.toml', 'real_words.toml'):
-        (a.out/f).write_text(with_choice((HERE/f).read_text(), {k: rows[name][k] for k in FIELDS}))
+    for f in ('multilingual.toml', 'real_words.toml') if a.studies else ():
+        (a.studies/f).write_text(with_choice((HERE/f).read_text(), {k: rows[name][k] for k in FIELDS}))
 
 
 if __name__ == '__main__': main()
