@@ -133,7 +133,8 @@ def check_single(check, client, det):
     check('a long prompt, read in pieces: marked', z(long) > 4, f'z = {z(long):.1f}')
 
 def check_subkeys(check, client, det, scheme):
-    "Carol's scheme has sub-keys: a text keeps the one that its name draws"
+    """Carol's scheme has sub-keys: a text keeps the one that its name draws. One of eight may be weak: z of such short texts scatters by a good unit, and
+    where the host was sure of its words it falls below 4 now and then, with one key and without a server too"""
     names = [f'order {i}' for i in range(4)]
     with ThreadPoolExecutor(8) as threads:
         named = list(threads.map(lambda n: client.ask(dew='carol', dew_text=n), names))
