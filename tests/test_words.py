@@ -2,6 +2,7 @@
 import gzip, importlib.util
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 
@@ -95,6 +96,24 @@ def test_a_similar_window_is_left_alone(wm):
     finally: f.space.repeat = kept
 
 
+def test_a_word_is_passed_over_after_a_window_like_that_it_was_marked_after(wm):
+    tok, limits = backend(wm.host.tokenizer), wm.contexts.limits
+    house, dog = (tok.encode(t, add_special_tokens=False).ids[0] for t in (' house', ' dog'))
+    other = wm.table.rows[[house, dog]]
+    f, logits = Follower(wm), torch.zeros(1, wm.host.vocab_size)
+    logits[0, [house, dog]] = 9.
+    f.c, f.said = torch.eye(24)[:1], other[None, :1]               # house was marked
+    try:
+        for past,word,want in ((f.c, .5, [False, True]), (torch.eye(24)[1:2], .5, [True, True]), (f.c, 1.01, [True, True])):
+            f.past, f.mask, f.space.limits = past[None], torch.ones_like(logits, dtype=torch.bool), dict(pair=1.01, word=word)
+            f._pass_over(logits)
+            assert f.mask[0, [house, dog]].tolist() == want
+        f.past, f.space.limits = f.c[None], dict(pair=-1., word=-1.)
+        f._pass_over(logits)
+        assert f.mask[0, [house, dog]].tolist() == [False, False]
+    finally: f.space.limits = limits
+
+
 @pytest.mark.parametrize('changes,message', [
     (dict(rule='bias'), "rule='tournament'"), (dict(n=64), 'at most 24'), (dict(context_width=32), 'at most 24')])
 def test_choices_that_do_not_go_together(changes, message):
@@ -118,12 +137,61 @@ def dictionary(folder, name, entries):
     (folder/f'freedict-{name}.dict.dz').write_bytes(gzip.compress(data))
 
 
+def module(*path):
+    "A script of the repository"
+    spec = importlib.util.spec_from_file_location(path[-1], Path(__file__).parent.parent.joinpath(*path).with_suffix('.py'))
+    m = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(m)
+    return m
+
+
 def test_pairs_that_both_dictionaries_know(tmp_path):
-    spec = importlib.util.spec_from_file_location('make_words', Path(__file__).parent.parent/'tools'/'words.py')
-    make = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(make)
+    make = module('tools', 'words')
     dictionary(tmp_path, 'eng-deu', ENGLISH)
     dictionary(tmp_path, 'deu-eng', GERMAN | {'groß': GERMAN['gross']})
     assert make.languages(tmp_path) == ['deu']
     assert make.read_dictionary(tmp_path/'freedict-eng-deu.index', {'house', 'big'}) == {'house': ['haus', 'gebäude'], 'big': ['groß']}
     assert list(make.pairs_of(tmp_path, 'deu', {'house', 'big'})) == [('house', 'haus', 1), ('big', 'groß', 1)]
+
+
+def test_the_rule_of_the_choice():
+    choose = module('nbs', 'studies', 'words_choose').choose
+    row = lambda order, auroc, ppl, rep, se=.01: dict(order=order, auroc=auroc, ppl=ppl, ppl_se=se, rep=rep)
+    rows = dict(good=row(2, .95, 1.01, .004), dull=row(2, .99, .85, .004), again=row(2, .99, 1.01, .03), smooth=row(1, .965, 1., .002))
+    assert choose(rows) == ('good', True)
+    assert choose(rows | dict(smooth=row(1, .98, 1., .002))) == ('smooth', True)
+    assert choose(rows | dict(noisy=row(2, .99, .94, .002, se=.04))) == ('noisy', True)
+    assert choose({k: rows[k] for k in ('dull', 'again')}) == ('again', False)      # three times the limit, not five
+    assert choose(dict(weak=row(2, .9, .95, .002), dull=rows['dull'])) == ('dull', False)
+
+
+def test_a_study_with_another_choice():
+    make = module('nbs', 'studies', 'words_choose')
+    old = (make.HERE/'multilingual.toml').read_text()
+    new = make.with_choice(old, dict(order=1, word_repeat=.3))
+    assert 'order = 1\nword_repeat = 0.3\n' in new and 'context_width' not in new and new.count('[[schemes]]') == old.count('[[schemes]]')
+    said = {f: getattr(DEWConfig.preset('multilingual'), f) for f in make.FIELDS}
+    assert make.with_choice(old, said) == old                                    # what is measured is the preset
+
+
+class Units:
+    "As much of results as `pack.joined` looks at"
+    def __init__(self, schemes, *units):
+        self.study = dict(schemes=schemes, attacks={'none': []}, hosts=['h'], encoders=[], seeds=[0])
+        self.units = pd.DataFrame(units, columns=['id', 'source', 'scheme'])
+        self.metas = [dict(id=i) for i in self.units['id']]
+    def join(self, other):
+        new = Units(self.study['schemes'] | other.study['schemes'])
+        new.metas = self.metas + [m for m in other.metas if m not in self.metas]
+        return new
+
+
+def test_a_pack_without_the_old_units_of_a_scheme():
+    joined = module('nbs', 'studies', 'pack').joined
+    old = lambda: Units(dict(none=0, words=1, other=2), ('a', 'none', 'words'), ('b', 'none', 'other'), ('c', 'words', None), ('d', 'none', None))
+    new = Units(dict(none=0, words=9), ('d', 'none', None), ('e', 'words', None), ('f', 'none', 'words'))
+    for renew in (False, True):
+        both = joined(old(), new, renew, ['words'])
+        assert {m['id'] for m in both.metas} == set('bdef')
+        assert list(both.study['schemes'].items()) == [('none', 0), ('words', 9), ('other', 2)]
+    assert {m['id'] for m in joined(old(), Units(dict(none=0)), False, ()).metas} == set('abcd')

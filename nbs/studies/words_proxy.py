@@ -7,9 +7,10 @@
 Scores of a text under a random key have covariances K (the rule's kernel). Suppose that every unit of the English text was given a
 score of 1.2 standard deviations. Then a translated unit's expected score is k K⁻¹ 1.2, as for jointly normal scores, and the
 translation's z follows. What asks for loops: kernel values of a unit's window with earlier ones and the same word. `similar` is the mean over units of the
-largest, `pull` of the sum of their squares.
+largest, `pull` of the sum of their squares. With `word`, a word that was marked is passed over after windows with a kernel of so much: such
+units have no score of their own, and such windows ask for nothing.
 
-The texts: stored ones without a mark and their French by OPUS-MT, and, with --pages, a handbook that people have translated.
+Rows that OUT/words_proxy.json has already are not made again (their texts must be the same). The texts: stored ones without a mark and their French by OPUS-MT, and, with --pages, a handbook that people have translated.
 """
 import argparse, html, json, re
 from pathlib import Path
@@ -25,11 +26,17 @@ from dew_nb.whitening import unit_rows
 from dew_nb.words import words
 from dew_nb.wordspace import Lexicon, WordContexts, WordProjection, packaged_projection
 
-PRESET = dict(order=2, k=4, decay=.5, n=24, width=48)
+PLAIN = dict(order=2, k=4, decay=.5, n=24, width=48, word=1., equal=False)      # nothing is passed over
 CHOICES = [{}, *[dict(order=o) for o in (1, 3)], dict(order=(1, 2)), *[dict(k=k) for k in (2, 6)], *[dict(decay=d) for d in (.35, .7, 1.)],
            *[dict(n=n) for n in (12, 64)], *[dict(width=w) for w in (16, 32, 64)],
-           dict(order=3, width=16), dict(n=512, width=512)]
+           dict(order=3, width=16), dict(n=512, width=512), dict(equal=True), *[dict(word=w) for w in (.3, .1, .03)],
+           dict(order=1, word=.1), dict(order=1, word=.03), dict(width=16, word=.1)]
 SCORE, NUGGET, SIZE = 1.2, .05, 200
+
+
+class Equal(WordProjection):
+    "Vectors of words, all of one length"
+    def apply(self, e): return unit_rows(super().apply(e))
 
 
 def stored_pairs(folder, texts):
@@ -74,24 +81,28 @@ def rows_of(space, text, n):
     return unit_rows(space.tok.rows[torch.from_numpy(ids[at])][:, :n]), c
 
 
-def foresee(space, kernel, n, english, other):
+def foresee(space, kernel, n, english, other, word):
     "z of the translation, and how similar windows are, at most and in all"
     (t, c), (u, d) = (rows_of(space, x, n) for x in (english, other))
-    K = kernel(t @ t.T, c @ c.T) + NUGGET*torch.eye(len(t))
-    gain = kernel(u @ t.T, d @ c.T) @ torch.linalg.solve(K, torch.full((len(t),), SCORE))
+    K = kernel(t @ t.T, c @ c.T)
+    marked = ((torch.tril(K, -1) <= word) | (t @ t.T < .999)).all(1)
+    t_m, c_m = t[marked], c[marked]
+    K = K[marked][:, marked] + NUGGET*torch.eye(len(t_m))
+    gain = kernel(u @ t_m.T, d @ c_m.T) @ torch.linalg.solve(K, torch.full((len(t_m),), SCORE))
     rho = torch.tril(c @ c.T, -1).clamp_min(0)
     z = gain.sum()/kernel(u @ u.T, d @ d.T).sum().sqrt()
     same = kernel(torch.ones_like(rho), rho)
-    return float(z), float(same.amax(1).mean()), float(same.square().sum(1).mean())
+    same = same*(same <= word)
+    return float(z), float(same.amax(1).mean()), float(same.square().sum(1).mean()), float(marked.float().mean())
 
 
 def row(lexicon, c, both):
     "What a choice is expected to give, for each set of texts"
     space, out = WordContexts(lexicon, c['k'], c['width'], c['decay']), {}
     for name,pairs in both.items():
-        x = np.array([foresee(space, kernel_of(c['order']), c['n'], *p) for p in pairs])
+        x = np.array([foresee(space, kernel_of(c['order']), c['n'], *p, c['word']) for p in pairs])
         out |= {f'z {name}': x[:,0].mean()}
-        if name == 'French': out |= dict(sd=x[:,0].std(), similar=x[:,1].mean(), pull=x[:,2].mean())
+        if name == 'French': out |= dict(sd=x[:,0].std(), similar=x[:,1].mean(), pull=x[:,2].mean(), marked=x[:,3].mean())
     return out
 
 
@@ -107,19 +118,23 @@ def main():
     encoder = load_encoder('use-multilingual')
     P, both = packaged_projection(encoder), dict(French=stored_pairs(a.results, a.texts))
     if a.pages: both |= {f'{l} by people': page_pairs(a.pages, l, a.texts//5) for l in ('de', 'fr', 'it')}
-    lexica = {64: Lexicon(encoder, P), 512: Lexicon(encoder, WordProjection(P.mean, torch.eye(512)))}
-    found = []
+    lexica = {64: Lexicon(encoder, P), 512: Lexicon(encoder, WordProjection(P.mean, torch.eye(512))), 'equal': Lexicon(encoder, Equal(P.mean, P.P))}
+    a.out.mkdir(parents=True, exist_ok=True)
+    file, texts = a.out/'words_proxy.json', {k: len(v) for k,v in both.items()}
+    kept = json.loads(file.read_text()) if file.exists() else dict(texts=texts, rows=[])
+    found = kept['rows'] if kept['texts'] == texts else []
+    todo = [(c, None) for c in CHOICES]
     if a.other:
         o = load_file(a.other)
-        lex = Lexicon(encoder, WordProjection(o['mean'].float(), o['P'].float()))
-        for change in ({}, dict(decay=.7)): found.append(dict(change=change | dict(projection='other'), **row(lex, PRESET | change, both)))
-    for change in CHOICES:
-        c = PRESET | change
-        found.append(dict(change=change, **row(lexica[512 if c['width'] > 64 else 64], c, both)))
+        other = Lexicon(encoder, WordProjection(o['mean'].float(), o['P'].float()))
+        todo += [(dict(c, projection='other'), other) for c in ({}, dict(decay=.7))]
+    for change,lex in todo:
+        c = PLAIN | change
+        if json.loads(json.dumps(change)) in [r['change'] for r in found]: continue
+        lex = lex or lexica['equal' if c['equal'] else 512 if c['width'] > 64 else 64]
+        found.append(dict(change=change, **row(lex, c, both)))
         print(found[-1], flush=True)
-    a.out.mkdir(parents=True, exist_ok=True)
-    said = dict(texts={k: len(v) for k,v in both.items()}, preset=PRESET, rows=found)
-    (a.out/'words_proxy.json').write_text(json.dumps(said, indent=1))
+    file.write_text(json.dumps(dict(texts=texts, preset=PLAIN, rows=found), indent=1))
 
 
 if __name__ == '__main__': main()
