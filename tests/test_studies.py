@@ -277,6 +277,8 @@ def test_forging_in_small(tiny, tmp_path, monkeypatch):
         monkeypatch.setattr(sys, 'argv', ['forging.py', '--out', str(tmp_path), *size, '--victims', *victims])
         m.main()
         return pd.read_parquet(tmp_path/'forging.parquet')
+    (tmp_path/'forging').mkdir()
+    (tmp_path/'forging'/'texts_by.jsonl').write_text('{"device": "elsewhere"}\n')     # texts that another machine has written
     first = run('Unigram')
     calls, batch = [], m.Bench.batch
     monkeypatch.setattr(m.Bench, 'batch', lambda self, parts, seed: calls.append(len(parts)) or batch(self, parts, seed))
@@ -291,4 +293,33 @@ def test_forging_in_small(tiny, tmp_path, monkeypatch):
     assert d.query('what == "forged"')['found'].between(0, 1).all() and (d['low'].dropna() <= d['found'].dropna()).all()
     texts = read_texts(tmp_path/'forging_texts.jsonl.gz')
     assert len(texts) == 2*int((d['what'] == 'forged').sum()) and {t['victim'] for t in texts} == {'tournament', 'Unigram'}
+    info, shares = json.loads((tmp_path/'forging.json').read_text()), pd.read_parquet(tmp_path/'forging_scores.parquet')
+    assert 'elsewhere' not in info['device'] and info['texts_device'] == sorted(['elsewhere', info['device']])
+    assert [r['victims'] for r in info['runs']] == [['Unigram'], ['Unigram', 'tournament']]
+    shares = (shares['p_value'] <= .01).groupby([shares[c] for c in ('victim', 'key', 'attacker', 'n', 'lam')]).mean()
+    forged = d[d['what'] == 'forged'].set_index(list(shares.index.names))['found']
+    pd.testing.assert_series_equal(shares.sort_index(), forged.sort_index(), check_names=False)
     with pytest.raises(ValueError, match='Unknown name'): run('unigramm')
+
+def test_stored_forgeries_have_their_stored_scores():
+    "The table of forging from the stored p-values, and the victims' detectors on some of the forgeries"
+    np, pd = pytest.importorskip('numpy'), pytest.importorskip('pandas')
+    from dew_nb import load_encoder, load_host
+    from dew_nb.evaluation.content import read_texts
+    from dew_nb.evaluation.kinds import find_scheme
+    D, host, enc = STUDIES/'data', load_host(), load_encoder()
+    info, rows = json.loads((D/'forging.json').read_text()), pd.read_parquet(D/'forging.parquet')
+    kept, scores = pd.DataFrame(read_texts(D/'forging_texts.jsonl.gz')), pd.read_parquet(D/'forging_scores.parquet')
+    arm = ['victim', 'key', 'attacker', 'n', 'lam']
+    by = (scores['p_value'] <= .01).groupby([scores[c] for c in arm])
+    forged = rows[rows['what'] == 'forged'].set_index(arm).sort_index()
+    pd.testing.assert_series_equal(by.mean().sort_index(), forged['found'], check_names=False)
+    assert (by.size() == 100).all() and (forged['texts'] == 100).all()
+    assert set(kept[arm].itertuples(index=False, name=None)) == set(forged.index)
+    for v in ('tournament', 'sub-keys', 'KGW', 'Unigram', 'SynthID'):
+        kind, params = info['victims'][v]
+        t = kept[(kept['victim'] == v) & (kept['key'] == kept['key'].min())].tail(3)
+        m = find_scheme(kind)(host, enc, int(t['key'].iloc[0]), **params).measure(t['text'].tolist())
+        near = dict(atol=.06, rtol=0) if kind == 'dew' else dict(atol=1e-3, rtol=0)        # a GPU may round a bit to the other side
+        np.testing.assert_allclose(m['score'], t['score'], err_msg=v, **near)
+        np.testing.assert_allclose(m['p_value'], t['p_value'], err_msg=v, **near)

@@ -400,12 +400,12 @@ def settings_of(a):
     return {k: v for k,v in vars(a).items() if not isinstance(v, Path) and v is not None and k != 'collect'}
 
 def machines(work):
-    "The machine of the figures, and of the texts they were learnt from where that was another"
+    "The machines of the figures (the first one in full, others beside it), and those of the texts they were learnt from"
     runs, texts = whole_lines(work/'runs.jsonl'), whole_lines(work/'texts_by.jsonl')
-    out = dict(runs=[r['settings'] for r in runs], **(runs[-1]['machine'] if runs else {}))
-    devices = lambda rows: sorted({r['device'] for r in rows})
-    if len(devices(r['machine'] for r in runs)) > 1: out['device'] = devices(r['machine'] for r in runs)
-    return out | dict(texts_device=devices(texts))
+    by = [m for i,m in enumerate(r['machine'] for r in runs) if m not in [r['machine'] for r in runs[:i]]]
+    out = dict(runs=[r['settings'] for r in runs], **(by[0] if by else {}))
+    if len(by) > 1: out |= dict(device=' and '.join(dict.fromkeys(m['device'] for m in by)), others=by[1:])
+    return out | dict(texts_device=sorted({t['device'] for t in texts}))
 
 def collect(a, sample=2):
     "A table of all victims so far, the scores of all forgeries, and a few of the forgeries of each arm"
