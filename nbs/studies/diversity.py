@@ -6,7 +6,7 @@ A mark that always prefers the same words makes the answers to one question alik
 continuations each, under one key, at temperatures 1 and 0.7. Writes diversity.parquet (a row for each scheme, temperature and
 prompt) and diversity.json. What is in these files is not computed again.
 """
-import argparse, itertools, json, time
+import argparse, itertools, json, shlex, sys, time
 from pathlib import Path
 
 import numpy as np
@@ -88,7 +88,7 @@ def main():
         done.to_parquet(file, index=False, compression='zstd')
         print(f'{time.time()-t0:.0f} s: {name} {T}: found {p:.3f}, shared pairs {np.mean([r["shared_2"] for r in rows]):.3f}', flush=True)
     settings = {k: v for k,v in vars(a).items() if k not in ('out', 'device')}
-    (a.out/'diversity.json').write_text(json.dumps(dict(command='python nbs/studies/diversity.py --out nbs/studies/data',
+    (a.out/'diversity.json').write_text(json.dumps(dict(command='python nbs/studies/diversity.py ' + shlex.join(sys.argv[1:]).replace(str(a.out), 'nbs/studies/data'),
         settings=settings, seconds=round(time.time()-t0), **machine(host, enc)), indent=1) + '\n')
 
 

@@ -3,8 +3,9 @@
     python nbs/studies/donors_tournament.py --out nbs/studies/data
 
 The host writes with the donor's vectors after the first 60 prompts of the main table, under the keys of two seeds, on any
-machine (a few minutes of a processor). What is written so is read with the host's tokenizer, and with the donor's by a detector
-that does not know who wrote. Unmarked, human and natively marked texts of the same prompts are the stored ones. Each text is read
+machine (a few minutes of a processor). What is written so is read with the host's tokenizer and, unless --readers says host
+alone, with the donor's by a detector that does not know who wrote (its table of contexts is the encoder's work on the donor's
+262,144 tokens, made once, and wants a GPU). Unmarked, human and natively marked texts of the same prompts are the stored ones. Each text is read
 as it is, with 30% and 50% of its words deleted, and, the first 30 of each seed, in French (--french 0: without; DEW_MODELS names
 the folder of the translation model). Writes donors_tournament_texts.jsonl.gz (the new texts, which are not written again),
 donors_tournament.parquet (a row for each reading) and donors_tournament.json.
@@ -73,6 +74,7 @@ def arguments():
     ap.add_argument('--texts', type=int, default=60, help='of each seed')
     ap.add_argument('--french', type=int, default=30, help='of them')
     ap.add_argument('--seeds', type=int, nargs='+', default=[0, 1])
+    ap.add_argument('--readers', nargs='+', default=['host', 'donor'], choices=['host', 'donor'])
     ap.add_argument('--batch', type=int, default=30)
     ap.add_argument('--tokens', type=int, help='to write; as the main table')
     ap.add_argument('--data', type=Path, default=HERE/'data')
@@ -91,14 +93,15 @@ def main():
     schemes = {}
     for (table,reader),(kind,more) in {('native', 'host'): ('dew', {}), ('donor', 'host'): ('donor', dict(donor=donor)),
                                        ('donor', 'donor'): ('donor', dict(donor=donor, read='donor'))}.items():
+        if reader not in a.readers: continue
         first = SCHEMES[kind](host, enc, a.seeds[0], preset='tournament', **more)
         for s in a.seeds: schemes[table,reader,s] = first if s == a.seeds[0] else first.rekey(s)
     d = pd.concat([d, written(a, d, how, bench, schemes)], ignore_index=True)
     out = [r.assign(attack=name) for name,(attack,n) in attacks(a, host).items() for s in a.seeds for r in readings(d, s, attack, n, schemes)]
     out = pd.concat(out, ignore_index=True)
     out.to_parquet(a.out/'donors_tournament.parquet', index=False, compression='zstd')
-    (a.out/'donors_tournament.json').write_text(json.dumps(dict(command='python nbs/studies/donors_tournament.py --out nbs/studies/data',
-        settings={k: v for k,v in vars(a).items() if k in ('texts', 'french', 'seeds')}, donor=DONOR, generation=how,
+    (a.out/'donors_tournament.json').write_text(json.dumps(dict(command=f'python nbs/studies/donors_tournament.py --readers {" ".join(a.readers)} --french {a.french} --out nbs/studies/data',
+        settings={k: v for k,v in vars(a).items() if k in ('texts', 'french', 'seeds', 'readers')}, donor=DONOR, generation=how,
         seconds=round(time.time() - t0), **machine(host, enc)), indent=1) + '\n')
     print(out.assign(hit=out['p_value'] <= .01).groupby(['table', 'reader', 'source', 'attack'])['hit'].mean().unstack().round(3))
 
