@@ -162,8 +162,10 @@ def encode(self:CompiledContexts,
     w = torch.as_tensor(np.asarray(windows) if isinstance(windows, list) else windows)
     w = w.to(self.device)
     inside = (w >= 0) & (w < len(self.table))
-    rows = self._rows[w.clamp(0, len(self.table)-1)].float()                    # (N, k, d)
-    c = (rows*(self._weights*inside)[...,None]).sum(-2)
+    at, weights = w.clamp(0, len(self.table)-1), self._weights*inside
+    if at.ndim == 2 and self.device.type == 'cpu':                             # adds up rows and copies none
+        c = torch.nn.functional.embedding_bag(at, self._rows, mode='sum', per_sample_weights=weights)
+    else: c = (self._rows[at].float()*weights[...,None]).sum(-2)
     n = c.norm(dim=-1, keepdim=True)
     return c/n.masked_fill(n < SHORT, torch.inf)
 

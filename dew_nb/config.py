@@ -94,6 +94,8 @@ class DEWConfig:
     context_width: int|None = None # of compiled contexts; None: as wide as the encoder's vectors
     keys: int = 1 # sub-keys of the one secret, of which each text draws one, for rule='tournament'
     context_repeat: float = 1.0 # cosine with a marked window from which one is left alone, for contexts='words'
+    pair_repeat: float = 1.0 # kernel with a marked pair from which a pair has no bit, for contexts='words'
+    word_repeat: float = 1.0 # the same for a word that was marked itself
     def __post_init__(self): self.check()
 
 # %% ../nbs/20_config.ipynb #c018
@@ -120,7 +122,7 @@ def check(self:DEWConfig):
         f"write DEWConfig.preset('tournament', keys={self.keys})")
     if self.keys > 1 and self.contexts == 'words': raise ValueError(
         f"keys={self.keys} does not go together with contexts='words' yet: take keys=1, or another preset")
-    check_number('context_repeat', self.context_repeat, 0, 1)
+    for f in ('context_repeat', 'pair_repeat', 'word_repeat'): check_number(f, getattr(self, f), 0, 1)
     for f in CHOICES: check_choice(f, getattr(self, f))
     for f in ('rule', 'contexts'): check_name(f, getattr(self, f))
 
@@ -144,7 +146,7 @@ PRESETS = dict(
     tournament=dict(rule='tournament', contexts='compiled', k=4, m=256, n=64, context_decay=.62,
                     context_damping=1e-3, context_width=64),
     multilingual=dict(rule='tournament', contexts='words', k=4, m=256, n=24, context_decay=.5,
-                      context_width=48, token_whitening=None))
+                      context_width=48, token_whitening=None, word_repeat=.1))
 
 # %% ../nbs/20_config.ipynb #c026
 @patch(cls_method=True)

@@ -243,12 +243,12 @@ class Detector:
     def __init__(self,
         scheme:DEW, # what to score with
         dedup:bool=True, # count a repeated (window, token) pair once
-        max_windows:int|None=None, # windows to encode at a time; None: 32,768 on a GPU, else 16,384
+        max_windows:int|None=None, # windows to encode at a time; None: 32,768
         reading:str='auto' # of texts: 'raw', 'plain', or 'auto', as each text suggests
     ):
         self.scheme, rows = replace(scheme, host=None, blueprint=None), scheme.table.rows
         alive = rows.abs().amax(1).cpu().numpy() > 0 if len(rows) else np.zeros(0, bool)
-        contexts, size = scheme.contexts, max_windows or (32_768 if rows.is_cuda else 16_384)
+        contexts, size = scheme.contexts, max_windows or 32_768
         self.reader = Reader(contexts.tok, contexts.special, scheme.config.k, alive, dedup,
                              scheme.rule.repeats, size, reading)
     @property

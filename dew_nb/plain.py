@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['UNSEEN', 'DRESSED', 'ACCENTED', 'WIDE', 'CJK', 'WORD', 'BEYOND', 'SPACES', 'HYPHENS', 'CODE', 'ENTITY', 'RUN',
-           'EMPHASIS', 'SIGNS', 'TITLE', 'TAG', 'CURLY', 'EMOJI', 'KINDS', 'LEAST', 'SHARES', 'MAYBE', 'Plain',
+           'EMPHASIS', 'SIGNS', 'TITLE', 'TAG', 'CURLY', 'EMOJI', 'KINDS', 'LEAST', 'SHARES', 'MAYBE', 'USUAL', 'Plain',
            'as_given', 'change', 'where', 'invisible', 'letters', 'latin_double', 'lookalikes', 'spaces', 'entities',
-           'blanks', 'emphasis', 'tags', 'quotes', 'emoji', 'wanted', 'normalise', 'undo_all']
+           'blanks', 'emphasis', 'tags', 'quotes', 'emoji', 'wanted', 'undoable', 'normalise', 'undo_all']
 
 # %% ../nbs/18_plain.ipynb #c002
 import html, re, unicodedata
@@ -256,14 +256,23 @@ def wanted(
 
 # %% ../nbs/18_plain.ipynb #c057
 MAYBE = re.compile(r'[^\n -~]|[*_~<&]|\S  +\S')       # without one of these, nothing to undo
+USUAL = re.compile('[^\n -~\u00a1-\u00ac\u00ae-\u024f\u2013\u2014\u2018-\u201f\u2026\u20ac]|[*_~<&]|\\S  +\\S')
 
+def undoable(
+    text:str # any text
+) -> bool:
+    "Whether there may be something to undo by `SHARES`; letters of Europe, dashes and some curly quotes are none"
+    return bool(USUAL.search(text)) or not text.isascii() and len(CURLY.findall(text)) >= 2*len(text.split())
+
+# %% ../nbs/18_plain.ipynb #plainnrm
 def normalise(
     text:str, # any text
     shares:dict|None=None # changes for each word, at least, by kind; None: `SHARES`
 ) -> Plain:
     "A text as it is to be read"
     plain, before = as_given(text), None
-    shares = (SHARES if shares is None else shares).items() if MAYBE.search(text) else ()
+    maybe = undoable(text) if shares is None else MAYBE.search(text)
+    shares = (SHARES if shares is None else shares).items() if maybe else ()
     while plain is not before:
         before = plain
         for kind,share in shares: plain = change(plain, wanted(plain.text, kind, share), kind)

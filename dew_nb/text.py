@@ -7,6 +7,7 @@ __all__ = ['READINGS', 'LONG', 'clean', 'check_many', 'check_text', 'check_one_o
            'Reader']
 
 # %% ../nbs/30_text.ipynb #538e8ee5
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
@@ -168,10 +169,11 @@ def _tokenize(self:Reader, texts):
 # %% ../nbs/30_text.ipynb #f84a54b6
 @patch
 def read(self:Reader,
-    texts:list # strings
+    texts:list, # strings
+    tokenized:tuple|None=None # what `_tokenize` gave for them, if it was done before
 ):
     "Tokenize texts and list their positions; a `Document` for each"
-    kinds, ids, spans = self._tokenize(texts)
+    kinds, ids, spans = tokenized or self._tokenize(texts)
     n = np.array([len(x) for x in ids])
     flat, end = np.fromiter(chain.from_iterable(ids), np.int64, n.sum()), np.cumsum(n)
     text, start = np.repeat(np.arange(len(n)), n), end - n
@@ -184,22 +186,38 @@ def read(self:Reader,
         yield Document(t, flat[a:b], span, windows[i:j], pos[i:j], first[i:j], kind)
 
 # %% ../nbs/30_text.ipynb #c032
+def _batches(texts, step, chars):
+    "Lists of `step` texts, or of fewer long ones"
+    batch, size = [], 0
+    for i,t in enumerate(texts):
+        batch.append(check_text(t, i))
+        size += len(t)
+        if len(batch) >= step or size >= chars:
+            yield batch
+            batch, size = [], 0
+    if batch: yield batch
+
+# %% ../nbs/30_text.ipynb #ahead001
 @patch
 def stream(self:Reader,
     texts, # any iterable of strings
     step:int=256, # texts to tokenize at a time
     chars:int=1 << 21 # or so many characters
 ):
-    "Documents one by one, in order"
+    "Documents one by one, in order; of a long list, the next texts are tokenized meanwhile"
     check_many(texts)
-    batch, size = [], 0
-    for i,t in enumerate(texts):
-        batch.append(check_text(t, i))
-        size += len(t)
-        if len(batch) >= step or size >= chars:
-            yield from self.read(batch)
-            batch, size = [], 0
-    if batch: yield from self.read(batch)
+    batches = _batches(texts, step, chars)
+    if not isinstance(texts, (list, tuple)) or len(texts) <= step:
+        for batch in batches: yield from self.read(batch)
+        return
+    def prepare(): return next(([b, self._tokenize(b)] for b in batches), None)
+    ahead = ThreadPoolExecutor(1)
+    try:
+        coming = ahead.submit(prepare)
+        while (ready := coming.result()):
+            coming = ahead.submit(prepare)
+            yield from self.read(*ready)
+    finally: ahead.shutdown(cancel_futures=True)
 
 # %% ../nbs/30_text.ipynb #c033
 LONG = 1 << 15                                  # positions; a longer text goes alone

@@ -43,8 +43,8 @@ def layer_signs(
     a:torch.Tensor # (layers, order-1, d_C), or (N, layers, order-1, d_C): each context has its own
 ) -> torch.Tensor:
     "(N, layers) 1 or -1: the hyperplanes' part of each bit"
-    own = 'n' if a.ndim == 4 else ''
-    side = torch.einsum(f'nd,{own}lrd->nlr', c, a) > 0
+    if a.ndim == 4: side = torch.einsum('nd,nlrd->nlr', c, a) > 0
+    else: side = (c @ a.flatten(0, 1).T > 0).unflatten(1, a.shape[:2])
     return (1 - 2*(side.sum(-1) % 2)).to(c)
 
 # %% ../nbs/26_tournament.ipynb #7e992cc0
@@ -218,8 +218,8 @@ class TournamentRule:
         return self.M.swapaxes(0, 1).flatten(1).contiguous()
     @cached_property
     def _by_key(self) -> torch.Tensor:
-        "(keys, n, layers*d_C) the matrices of each sub-key, as tokens want them"
-        return self.M.unflatten(0, (self.keys, -1)).permute(0, 3, 1, 2).flatten(2).contiguous()
+        "(keys, n, d_C*layers) the matrices of each sub-key, as tokens want them"
+        return self.M.unflatten(0, (self.keys, -1)).permute(0, 3, 2, 1).flatten(2).contiguous()
     @property
     def kernel(self) -> SignKernel: return SignKernel(self.config.order)
     @cached_property
@@ -392,15 +392,16 @@ def _among_all(self:TournamentRule, logits, q, on):
 
 # %% ../nbs/26_tournament.ipynb #c8944b84
 @patch
-def _score_by_token(self:TournamentRule, c, ids, step=1024):
+def _score_by_token(self:TournamentRule, c, ids, step=4096):
     "(N, keys) score of each position under every sub-key, on a CPU"
     out, M, a = self.M.new_zeros(len(ids), self.keys), self._by_key, self.a.unflatten(0, (self.keys, -1))
     for at in ids.argsort(stable=True).split(step):           # equal tokens stand together
         own, which = torch.unique_consecutive(ids[at], return_inverse=True)
-        t, u, which = self._inside(own), c[at].to(self.M), which.numpy()
+        t, u = self._inside(own), c[at].to(self.M)
+        rows = which[:,None]*u.shape[1] + torch.arange(u.shape[1])
         for j in range(self.keys):
-            each = (t @ M[j]).numpy().take(which, 0).reshape(len(at), -1, u.shape[1])
-            dots = torch.from_numpy(np.matmul(each, u.numpy()[...,None])[...,0])
+            each = (t @ M[j]).unflatten(1, (u.shape[1], -1)).flatten(0, 1)   # (tokens*d_C, layers)
+            dots = torch.nn.functional.embedding_bag(rows, each, mode='sum', per_sample_weights=u)
             out[at, j] = torch.sign(dots)*layer_signs(u, a[j]) @ self.weights
     return out
 

@@ -213,10 +213,13 @@ class WordContexts:
         width:int, # of context vectors
         decay:float=1., # weight of a word over that of the next one; 1: flat
         repeat:float=1., # cosine with a marked window from which one is left alone
+        pair:float=1., # kernel with a marked pair from which a pair has no bit
+        word:float=1., # the same for a word that was marked itself
         host=None, # who writes; None: a reader only
         starts:TokenStarts|None=None # what its tokens begin
     ):
         self.tok, self.k, self.dim, self.decay, self.repeat = lexicon, k, width, decay, repeat
+        self.limits = dict(pair=pair, word=min(word, pair))
         self.writer, self.starts = host and backend(host.tokenizer), starts
         self.special = np.empty(0, np.int64)
     def __repr__(self): return f'WordContexts(k={self.k}, decay={self.decay}, d={self.dim}, {self.tok})'
@@ -294,7 +297,7 @@ def prepare(cls:WordContexts,
     lex = Lexicon(encoder, P, starts.rows, host.device)
     empty = replace(reference, windows=reference.windows[:0], tokens=reference.tokens[:0])
     width = c.context_width or P.width
-    return cls(lex, c.k, width, c.context_decay, c.context_repeat, host, starts), empty
+    return cls(lex, c.k, width, c.context_decay, c.context_repeat, c.pair_repeat, c.word_repeat, host, starts), empty
 
 # %% ../nbs/19_wordspace.ipynb #c050
 @patch
@@ -324,6 +327,7 @@ class Follower:
     ):
         self.scheme, self.space, self.past = scheme, scheme.contexts, None
         self.tail = 8*self.space.k + 8                         # tokens to look back for the last words
+        self.sparing = min(self.space.limits.values()) < 1     # words may be passed over
         if self.space.starts is None: raise ValueError('This space of words has no host and '
             'can only read: build the scheme with DEW.build(host, ...)')
 
@@ -345,14 +349,32 @@ def last_words(self:Follower,
 @patch
 def _remember(self:Follower, last):
     "Add the contexts of units that the last token began"
-    began = self.mask.gather(1, last[:,None].to(self.mask.device))
+    began = self.mask.gather(1, (last := last[:,None].to(self.mask.device)))
     self.past = torch.cat([self.past, (self.c*began)[:,None]], 1)
+    if self.sparing: self.said = torch.cat([self.said, self._rows(last)*began[...,None]], 1)
 
 @patch
 def _repeats(self:Follower, c):
     "(B,) whether a context is too similar to that of a marked unit"
     if not self.past.shape[1]: return torch.zeros(len(c), dtype=torch.bool, device=c.device)
     return torch.einsum('btd,bd->bt', self.past, c).amax(1) >= min(self.space.repeat, 1 - 1e-5)
+
+# %% ../nbs/19_wordspace.ipynb #pair02
+@patch
+def _rows(self:Follower, ids):
+    "(B, m, n) rows of tokens; 0 beyond the table"
+    rows = self.scheme.table.rows
+    return rows[ids.clamp_max(len(rows) - 1)]*(ids < len(rows))[...,None]
+
+@patch
+def _pass_over(self:Follower, scores):
+    "Take the bits of likely words away whose pair with this window is too much like a marked one"
+    at = scores.topk(min(self.scheme.config.m, scores.shape[1]), dim=1).indices.to(self.c.device)
+    rho_C = torch.einsum('btd,bd->bt', self.past, self.c)[...,None]
+    rho_T, limit = self.said @ self._rows(at).mT, self.space.limits                        # (B, t, m)
+    alike = self.scheme.rule.kernel(rho_T, rho_C)
+    spent = alike >= torch.where(rho_T > .999, limit['word'], limit['pair'])
+    self.mask.scatter_(1, at, self.mask.gather(1, at) & ~spent.any(1))
 
 # %% ../nbs/19_wordspace.ipynb #c057
 @patch
@@ -367,6 +389,7 @@ def mark(self:Follower,
     windows, full, before = self.last_words(ids)
     self.c = self._context(windows, ids)
     self.mask = self._may(before, full.to(self.c.device) & ~self._repeats(self.c), scores.shape[1])
+    if self.sparing and self.past.shape[1]: self._pass_over(scores)
     if not self.mask.any(): return scores
     return self.scheme.insert(scores, self.scheme.rule.project(self.c), self.mask)
 
@@ -375,7 +398,8 @@ def mark(self:Follower,
 def _context(self:Follower, windows, ids):
     "Contexts of windows; those of marked units before them are remembered"
     c = self.space.encode(windows)
-    if self.past is None or len(self.past) != len(c): self.past = c.new_zeros(len(c), 0, c.shape[1])
+    if self.past is None or len(self.past) != len(c):
+        self.past, self.said = (c.new_zeros(len(c), 0, w) for w in (c.shape[1], self.scheme.table.n))
     else: self._remember(ids[:, -1])
     return c
 

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Iterator, Sequence
 
 # %% auto #0
-__all__ = ['LocalChat', 'by_length']
+__all__ = ['ROUND', 'LocalChat', 'ended', 'answer_ids', 'by_length']
 
 # %% ../../nbs/evaluation/58_localchat.ipynb #c003
+import torch
 from fastcore.basics import patch
 from tqdm.auto import tqdm
 from .chat import Chat, check_questions, known_answers
 from .content import ContentCache, as_cache, content_key
-from .sampling import SeededSampler, continue_ids
+from .sampling import SeededSampler, pad_ids
 from ..hosts import check_host
 from ..insertion import chat_prompt
 
@@ -47,6 +48,53 @@ def identity(self:LocalChat) -> dict:
     "What its answers depend on, besides the question"
     return dict(model=self.model, digest=self.host.digest, params=self.params)
 
+# %% ../../nbs/evaluation/58_localchat.ipynb #43e454e8
+ROUND = 40 # tokens that are written before rows that have ended leave the batch
+
+def ended(
+    new:torch.Tensor, # (B, n) token ids that were written
+    ends:int|Sequence[int]|None, # tokens that end an answer
+) -> torch.Tensor: # (B,) bool
+    "Which rows have an end among their new tokens"
+    ends = torch.as_tensor([] if ends is None else ends, device=new.device).reshape(-1)
+    return torch.isin(new, ends).any(-1)
+
+# %% ../../nbs/evaluation/58_localchat.ipynb #8ef15b97
+def _round(model, x, mask, cache, steps, **kwargs):
+    "`generate` for some tokens more, greedily and by the processors alone, whatever the model's own settings say"
+    plain = dict(do_sample=False, num_beams=1, temperature=None, top_p=None,
+                 top_k=None, repetition_penalty=1.)
+    return model.generate(input_ids=x, attention_mask=mask, past_key_values=cache,
+        logits_processor=steps, return_dict_in_generate=True, **plain, **kwargs)
+
+# %% ../../nbs/evaluation/58_localchat.ipynb #bd98b16c
+@torch.no_grad()
+def answer_ids(
+    model, # a causal language model
+    ids:Sequence[Sequence[int]], # token ids, one row a prompt
+    max_tokens:int, # an answer ends there at the latest
+    pad:int=0, # fills up; it is masked
+    sampler:SeededSampler|None=None, # None: the likeliest tokens
+) -> list[list[int]]: # new tokens of each row, with its end
+    "What a model writes after each row; rows that have ended leave the batch"
+    x, mask = pad_ids(ids, pad, device=model.device)
+    width, rows, cache = x.shape[1], torch.arange(len(x)), None
+    out = [None]*len(ids)
+    while len(rows):
+        n = min(ROUND, max_tokens - (x.shape[1] - width))
+        y = _round(model, x, mask, cache, [sampler] if sampler else [],
+                   max_new_tokens=n, pad_token_id=pad)
+        cache, x = y.past_key_values, y.sequences
+        mask = torch.cat([mask, mask.new_ones(len(x), x.shape[1] - mask.shape[1])], 1)
+        done = ended(x[:, width:], model.generation_config.eos_token_id)
+        if x.shape[1] - width >= max_tokens: done[:] = True
+        for r,new in zip(rows[done.cpu()].tolist(), x[done, width:].tolist()): out[r] = new
+        keep = (~done).nonzero()[:, 0]
+        cache.batch_select_indices(keep)
+        x, mask, rows = x[keep], mask[keep], rows[keep.cpu()]
+        if sampler: sampler.seeds = sampler.seeds[keep.cpu()]
+    return out
+
 # %% ../../nbs/evaluation/58_localchat.ipynb #c014
 @patch
 def answer(self:LocalChat,
@@ -58,8 +106,8 @@ def answer(self:LocalChat,
     ids = [tok(x, add_special_tokens=False)['input_ids'] for x in prompts]
     sampler = SeededSampler([s or 0 for s in seeds], p['temperature'],
                             p['top_p']) if p['temperature'] else None
-    said = continue_ids(self.host, ids, sampler=sampler,
-                        max_new_tokens=p['max_tokens'], repetition_penalty=1.)
+    new = answer_ids(self.host.model, ids, p['max_tokens'], tok.pad_token_id, sampler)
+    said = tok.batch_decode(new, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     return [s.strip() for s in said]
 
 # %% ../../nbs/evaluation/58_localchat.ipynb #c017

@@ -166,10 +166,11 @@ def ratios(self:Unbiased,
 # %% ../../nbs/evaluation/72_reweighting.ipynb #c034
 @patch
 @torch.no_grad()
-def _batch_ratios(self:Unbiased, ids, step=256):
+def _batch_ratios(self:Unbiased, ids):
     "Texts and ratios of the places of one batch"
     at, pairs = self.places(ids)
     device = self.host.model.device
+    step = 256 if device.type == 'cpu' else 2048
     x, mask = pad_ids(ids, side='right', device=device)
     logits = self.host.model(input_ids=x, attention_mask=mask).logits
     out = [np.zeros(0)]
@@ -196,4 +197,5 @@ def measure(self:Unbiased, texts, step=None):
     if isinstance(texts, str): raise TypeError('expected a list of texts: write [text]')
     asks = self.params['statistic'] == 'ratio'
     columns = 'score', 'p_value', 'n_scored'
-    return in_steps(self._measure, texts, step or (16 if asks else 256), columns)
+    usual = (16 if self.host.model.device.type == 'cpu' else 64) if asks else 256
+    return in_steps(self._measure, texts, step or usual, columns)

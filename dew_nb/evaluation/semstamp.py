@@ -198,14 +198,14 @@ def _round(self:KSemStamp, out, todo, last, tried, new, most):
 # %% ../../nbs/evaluation/75_semstamp.ipynb #c033
 @patch
 def complete(self:KSemStamp, prompts, max_new_tokens, seed=0, batch_size=32,
-             min_new_tokens=None, **sampling):
+             min_new_tokens=None, most_at_once=32, **sampling):
     "Sentence after sentence, each sampled until it is accepted"
     tok, n, most = self.host.tokenizer, len(prompts), max_new_tokens
     out, last, tried, todo = ['']*n, [None]*n, [0]*n, list(range(n))
     for step in range(self.params['tries'] * most): # ends long before
         todo = [i for i in todo if len(tok(out[i])['input_ids']) < .9*most]
         if not todo: break
-        each = min(8, max(1, min(n, batch_size) // len(todo)))
+        each = min(most_at_once, max(1, batch_size // len(todo)))
         rows = [i for i in todo for _ in range(each)]
         seeds = [content_seed('k-SemStamp', seed, step, j, prompts[i]) for j,i in enumerate(rows)]
         new = self.drafts([prompts[i] + out[i] for i in rows], seeds, batch_size, **sampling)

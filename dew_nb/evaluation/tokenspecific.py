@@ -204,6 +204,7 @@ def coins_sf(
 class TS(Scheme):
     "Green lists whose share and bias follow the token before (Huo et al., 2024)"
     reading = ('dedup',)
+    lean = .3 # allowance for the lean of a key, in units of z
     def __init__(self, host, encoder=None, seed=0, name=None, *,
         dedup:bool=True, # count a repeated pair once
     ):
@@ -224,8 +225,9 @@ def _measure(self:TS, texts):
     g = self.share[at[:, 0].clamp(max=len(self.share) - 1)].numpy().astype(float)
     count = lambda w=None: np.bincount(doc, weights=w, minlength=D)
     n, h, mean, var = count(), count(u < g), count(g), count(g*(1 - g))
-    z = (h - mean)/np.sqrt(np.maximum(var, 1e-12))*(n > 0)
-    return dict(score=z, p_value=coins_sf(doc, g, h), n_scored=n)
+    sd = np.sqrt(var)
+    z = (h - mean)/np.maximum(sd, 1e-6)*(n > 0)
+    return dict(score=z, p_value=coins_sf(doc, g, h - self.lean*sd), n_scored=n)
 
 # %% ../../nbs/evaluation/77_ts.ipynb #c041
 @patch
