@@ -515,7 +515,7 @@ STORED = [p.parent for p in sorted((ROOT/"nbs"/"studies"/"data").glob("*/units.j
 @pytest.mark.parametrize("path", STORED, ids=lambda p: p.name)
 def test_stored_units_have_the_names_that_they_would_get_today(path):
     r = load_results(path)
-    assert len(r.metas) > 100
+    assert len(r.metas) > 20                                          # a small study has some 30 units
     for m in r.metas: assert Unit(m["kind"], m["spec"], m["labels"]).id == m["id"]
 
 
