@@ -37,7 +37,7 @@ def wm(projection):
 @pytest.fixture(scope='module')
 def texts(wm):
     prompts = ['The old harbour', 'To bake a good loaf of bread']
-    return [wm.generate(prompts, max_new_tokens=40, seed=1, mark=m) for m in (True, False)]
+    return [wm.generate(prompts, max_new_tokens=70, seed=1, mark=m) for m in (True, False)]
 
 
 def test_marked_and_unmarked(wm, texts):
