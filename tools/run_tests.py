@@ -108,7 +108,7 @@ def ready_once(cls, made:dict, keep:list):
 
 def preload():
     "Load the default models. Each fork has them at its first call of `from_pretrained`; another call reads the files as ever"
-    import torch
+    import linear, torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from dew_nb.assets import ASSETS, DEFAULT_ENCODER, DEFAULT_HOST, cache_dir, is_complete
     from dew_nb.encoders import load_encoder
@@ -119,6 +119,7 @@ def preload():
     torch.set_num_threads(1)                        # a fork could not use threads that were begun before it
     host = load_host(device='cpu')
     host.tokenizer, host.model, load_encoder(device='cpu')
+    linear.pack([o for o in made.values() if isinstance(o, PreTrainedModel)])
     torch.set_num_threads(threads)
     keep.clear()
     gc.collect()
