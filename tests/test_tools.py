@@ -3,7 +3,7 @@ import base64, json, shutil, subprocess, sys
 from pathlib import Path
 from textwrap import dedent
 
-import api, cells, check, docs_site, readme, run_tests
+import api, cells, check, docs_site, linear, readme, run_tests
 import pytest
 from nbpages import ROOT, Notebook, callouts, directives, find_notebooks, map_links, map_prose
 
@@ -291,14 +291,44 @@ def test_what_was_loaded_before_is_handed_out_once():
         @classmethod
         def from_pretrained(cls, *args, **kw): return [cls, args, kw]
     class Other(Model): pass
-    made, keep = {}, [True]
-    run_tests.ready_once(Model, made, keep)
+    made, twins, keep = {}, {}, [True]
+    run_tests.ready_once(Model, made, twins, keep)
     early, (kept,) = Model.from_pretrained('a', x=1), made.values()
     keep.clear()
     others = Model.from_pretrained('b', x=1), Model.from_pretrained('a', x=2), Other.from_pretrained('a', x=1)
     assert kept is not early and not any(o is kept for o in others)
     assert Model.from_pretrained('a', x=1) is kept and not made
     assert Model.from_pretrained('a', x=1) == kept is not Model.from_pretrained('a', x=1) and others[2][0] is Other
+
+def test_packed_weights_give_the_same_numbers(monkeypatch):
+    "For any number of rows, with a bias and without; not for weights that were changed, and not where a gradient is wanted"
+    torch = pytest.importorskip('torch')
+    monkeypatch.setattr(torch.nn.Linear, 'forward', linear.PLAIN)
+    monkeypatch.setattr(linear, 'KNOWN', {})
+    monkeypatch.setattr(torch.backends.mkldnn, 'enabled', False)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(20, 48), torch.nn.Linear(48, 16, bias=False), torch.nn.Linear(16, 7))
+    xs = [torch.randn(*shape, 20) for shape in ((1,), (2, 1), (3, 1), (4,), (5, 1), (2, 3), (37,), (41,), (0,))]
+    with torch.no_grad(): want = [model(x) for x in xs]
+    if linear.pack(model) and not linear.KNOWN: pytest.skip('no C compiler, or another CPU than ARM')
+    calls, plain = [], linear.PLAIN
+    monkeypatch.setattr(linear, 'PLAIN', lambda self, x: calls.append(self) or plain(self, x))
+    try:
+        with torch.no_grad():
+            for x,y in zip(xs, want): torch.testing.assert_close(model(x), y, rtol=1e-5, atol=1e-6)
+            assert len(calls) == 7*1 + 2*3                      # seven outputs are not packed; many rows and none go the old way
+            calls.clear()
+            model[0].weight.mul_(2)
+            torch.testing.assert_close(model[0](xs[1]), xs[1] @ model[0].weight.T + model[0].bias)
+            assert calls == [model[0]]
+        model[1](torch.randn(2, 48)).sum().backward()
+        assert calls == [model[0], model[1]] and model[1].weight.grad.abs().sum() > 0
+        twin = torch.nn.Sequential(*(torch.nn.Linear(o.in_features, o.out_features, o.bias is not None) for o in model))
+        twin[1].load_state_dict(model[1].state_dict())
+        assert linear.pack_like(twin, model) is twin and [linear.known(o.weight) is not None for o in twin] == [False, True, False]
+    finally: torch.set_num_threads(threads)
 
 @pytest.mark.skipif(not run_tests.FORK, reason='notebooks are forked on Linux only')
 def test_notebook_fails_when_a_cell_does(tmp_path, monkeypatch):

@@ -25,23 +25,47 @@ def packed(w):
     n, k = w.shape
     return w.detach().view(n//16, 16, k).transpose(1, 2).contiguous()
 
-def pack(models):
-    "Let the linear layers of models use packed weights, as long as nobody changes or replaces them"
-    f = compiled()
-    if f is None: return
-    known, plain = {}, torch.nn.Linear.forward
-    for m in (m for model in models for m in model.modules() if type(m) is torch.nn.Linear):
+KNOWN = {}                                            # id of a weight: a reference to it, its version, the packed weights
+
+def known(w):
+    "The packed weights of a weight that nobody has changed since, or None"
+    ref, version, p = KNOWN.get(id(w), (None, 0, None))
+    return p if p is not None and ref() is w and w._version == version and w.dtype == torch.float32 else None
+
+def layers(model):
+    "Its linear layers, if it is a model"
+    return [m for m in model.modules() if type(m) is torch.nn.Linear] if isinstance(model, torch.nn.Module) else []
+
+def pack(model):
+    "The model, whose linear layers from now on use packed weights, as long as nobody changes or replaces them"
+    if PLAIN is torch.nn.Linear.forward and not use_packed(): return model
+    for m in layers(model):
         w = m.weight
-        if id(w) in known or w.dtype != torch.float32 or w.device.type != 'cpu' or w.shape[0]%16 or w.shape[1]%4: continue
-        known[id(w)] = weakref.ref(w), w._version, packed(w)
+        fits = w.dtype == torch.float32 and w.device.type == 'cpu' and not w.shape[0]%16 and not w.shape[1]%4
+        if fits and known(w) is None: KNOWN[id(w)] = weakref.ref(w), w._version, packed(w)
+    return model
+
+def pack_like(model, other):
+    "The model, which shares what another is packed as, layer by layer where their weights are the same"
+    for m,o in zip(layers(model), layers(other)):
+        p = known(o.weight)
+        if p is not None and torch.equal(m.weight, o.weight): KNOWN[id(m.weight)] = weakref.ref(m.weight), m.weight._version, p
+    return model
+
+PLAIN = torch.nn.Linear.forward
+
+def use_packed() -> bool:
+    "Let linear layers use packed weights where there are any; False where there is nothing to do it with"
+    f = compiled()
+    if f is None: return False
     def forward(self, x):
         w = self.weight
-        ref, version, p = known.get(id(w), (None, 0, None))
-        n, k = w.shape
+        (n, k), p = w.shape, known(w)
         m = x.numel()//k
-        if (p is None or ref() is not w or w._version != version or not 0 < m <= ROWS or x.dtype != torch.float32 or x.shape[-1] != k
-                or w.dtype != torch.float32 or torch.is_grad_enabled() or torch.get_num_threads() > 1): return plain(self, x)
+        if (p is None or not 0 < m <= ROWS or x.dtype != torch.float32 or x.shape[-1] != k
+                or torch.is_grad_enabled() or torch.get_num_threads() > 1): return PLAIN(self, x)
         x, y = x.contiguous(), x.new_empty(*x.shape[:-1], n)
         f(x.data_ptr(), p.data_ptr(), y.data_ptr(), m, n, k)
         return y if self.bias is None else y.add_(self.bias)
     torch.nn.Linear.forward = forward
+    return True
