@@ -32,9 +32,11 @@ def known(w):
     ref, version, p = KNOWN.get(id(w), (None, 0, None))
     return p if p is not None and ref() is w and w._version == version and w.dtype == torch.float32 else None
 
+def is_model(x) -> bool: return isinstance(x, torch.nn.Module)
+
 def layers(model):
     "Its linear layers, if it is a model"
-    return [m for m in model.modules() if type(m) is torch.nn.Linear] if isinstance(model, torch.nn.Module) else []
+    return [m for m in model.modules() if type(m) is torch.nn.Linear] if is_model(model) else []
 
 def pack(model):
     "The model, whose linear layers from now on use packed weights, as long as nobody changes or replaces them"

@@ -8,6 +8,7 @@ of one in which torch, its relatives and the project are imported and the defaul
 once, instead of once a task. What a task changes in them is its own, as memory is after a fork."""
 import atexit, gc, os, pkgutil, platform, re, resource, sys, tempfile, time, traceback
 from collections import Counter, deque
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
@@ -103,33 +104,43 @@ def warm():
     gc.freeze()                                     # the collections of a fork leave alone what was there before it
 
 def ready_once(cls, made:dict, twins:dict, keep:list):
-    "While `keep` holds anything, note what `cls.from_pretrained` returns; later return another like it to the first who asks for the same"
-    from linear import pack_like
+    "While `keep` holds anything, note what `cls.from_pretrained` returns; later the first who asks for the same gets another like it, and so does who asks again for a model, which is quicker copied than read"
+    from linear import is_model, pack_like
     real = cls.from_pretrained.__func__
     def from_pretrained(cls, *args, **kw):
         key = f'{cls} {args} {sorted(kw.items())}'
         if keep: made[key], twins[key] = real(cls, *args, **kw), real(cls, *args, **kw)
         if keep: return twins[key]
-        return made.pop(key) if key in made else pack_like(real(cls, *args, **kw), twins.get(key))
+        if key in made: return made.pop(key)
+        return pack_like(deepcopy(twins[key]), twins[key]) if is_model(twins.get(key)) else real(cls, *args, **kw)
     cls.from_pretrained = classmethod(from_pretrained)
 
 def share_copies():
-    "Let the project's copies of one Rust tokenizer, which nobody changes, be one object: each costs 0.15 s of work"
+    "Copies of one Rust tokenizer, which nobody changes, become one object, and its digest is taken once: they cost 0.15 s of work each"
     from tokenizers import Tokenizer
     from dew_nb import tokenization
-    real = tokenization.backend
-    same = lru_cache(4)(lambda text: real(Tokenizer.from_str(text)))
+    copied, digested = tokenization.backend, tokenization.tokenizer_digest
+    rust_of = lambda tokenizer: getattr(tokenizer, 'backend_tokenizer', tokenizer)
+    same, digests = lru_cache(4)(lambda text: copied(Tokenizer.from_str(text))), {}
     def backend(tokenizer):
-        rust = getattr(tokenizer, 'backend_tokenizer', tokenizer)
-        return same(rust.to_str()) if isinstance(rust, Tokenizer) else real(tokenizer)
-    for m in list(sys.modules.values()):
-        if getattr(m, 'backend', None) is real: m.backend = backend
+        rust = rust_of(tokenizer)
+        return same(rust.to_str()) if isinstance(rust, Tokenizer) else copied(tokenizer)
+    def tokenizer_digest(tok):
+        rust = rust_of(tok)
+        key = type(tok), rust.to_str() if isinstance(rust, Tokenizer) else id(tok)
+        if key not in digests or key[1] == id(tok): digests[key] = digested(tok)
+        return digests[key]
+    for name in modules():
+        for old,new in ((copied, backend), (digested, tokenizer_digest)):
+            m = sys.modules.get(name)
+            if vars(m or tokenization).get(old.__name__) is old: setattr(m or tokenization, old.__name__, new)
 
 def preload():
     "Load the default models. Each fork has them at its first call of `from_pretrained`; another call reads the files as ever"
     import torch
     from linear import pack, pack_like
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from dew_nb import tokenization
     from dew_nb.assets import ASSETS, DEFAULT_ENCODER, DEFAULT_HOST, cache_dir, is_complete
     from dew_nb.encoders import load_encoder
     from dew_nb.hosts import load_host
@@ -138,9 +149,10 @@ def preload():
     for cls in (PreTrainedModel, PreTrainedTokenizerBase): ready_once(cls, made, twins, keep)
     torch.set_num_threads(1)                        # a fork could not use threads that were begun before it
     host = load_host(device='cpu')
-    host.tokenizer, host.model, load_encoder(device='cpu')
+    host.tokenizer, host.model
+    encoder = load_encoder(device='cpu')
     share_copies()
-    sys.modules['dew_nb.tokenization'].backend(host.tokenizer)
+    tokenization.backend(host.tokenizer), host.digest, encoder.digest
     for key,o in twins.items(): pack_like(made[key], pack(o))
     torch.set_num_threads(threads)
     keep.clear()
