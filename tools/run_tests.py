@@ -5,7 +5,8 @@
 Notebooks and files of tests are tasks of one queue over a few workers (NBDEV_WORKERS, two by default), the long ones first; what
 a task says is shown when it ends. A notebook runs as with `nbdev_test`, in a process of its own. On Linux that process is a fork
 of one in which torch, its relatives and the project are imported and the default models loaded: this costs fifteen seconds of work
-once, instead of once a task. What a task changes in them is its own, as memory is after a fork."""
+once, instead of once a task. What a task changes in them is its own, as memory is after a fork. On ARM, the models' weights are laid
+out for small batches as well (linear.py)."""
 import atexit, gc, os, pkgutil, platform, re, resource, sys, tempfile, time, traceback
 from collections import Counter, deque
 from copy import deepcopy
