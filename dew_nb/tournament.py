@@ -19,7 +19,7 @@ from fastcore.basics import patch
 
 # %% ../nbs/26_tournament.ipynb #c004
 from .config import DEWConfig
-from .keys import SecretKey, keyed_normals, keyed_permutation
+from .keys import SecretKey, keyed_normals, keyed_permutation, stacked_normals
 from .null import NormalNull
 from .tables import TokenTable
 from .whitening import as_float_array, unit_rows, usable_rows
@@ -33,9 +33,9 @@ def layer_normals(
     n:int # width of projected tokens
 ) -> tuple:
     "M, (layers, d_C, n), and the hyperplanes, (layers, order-1, d_C)"
-    M = np.stack([keyed_normals(key, f'tournament M {l}', (d_C, n)) for l in range(layers)])
-    a = [keyed_normals(key, f'tournament a {l}', (order-1, d_C)) for l in range(layers)]
-    return torch.from_numpy(M).float(), torch.from_numpy(np.stack(a)).float().reshape(layers, order-1, d_C)
+    M, a = (stacked_normals([(key, f'tournament {what} {l}') for l in range(layers)], shape)
+            for what,shape in (('M', (d_C, n)), ('a', (order-1, d_C))))
+    return torch.from_numpy(M), torch.from_numpy(a)
 
 # %% ../nbs/26_tournament.ipynb #46357a0d
 def layer_signs(

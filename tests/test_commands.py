@@ -36,8 +36,29 @@ def become(name, args, files, environ):
         code = getattr(importlib.import_module('dew_nb.commands'), name)()
     except BaseException: traceback.print_exc()
     finally:
-        for f in (sys.stdout, sys.stderr): f.flush()
-        os._exit(code)
+        try:
+            for f in (sys.stdout, sys.stderr): f.flush()
+        finally: os._exit(code)
+
+class Started:
+    "The command in a fork, with pipes; used like a `subprocess.Popen`"
+    def __init__(self, name, *args, **more):
+        pipes = [os.pipe() for _ in range(3)]
+        mine, its = zip(*((w, r) if fd == 0 else (r, w) for fd,(r,w) in enumerate(pipes)))
+        self.pid = os.fork()
+        if not self.pid:
+            for fd in mine: os.close(fd)
+            become(name, args, [open(fd, 'rw'[i > 0] + 'b', closefd=False) for i,fd in enumerate(its)], env(**more))
+        for fd in its: os.close(fd)
+        self.stdin, self.stdout, self.stderr = (open(fd, 'wr'[i > 0] + 'b') for i,fd in enumerate(mine))
+    def kill(self): os.kill(self.pid, signal.SIGKILL)
+    def wait(self, timeout=None): return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+def start(name, *args, **more):
+    "The command as a process that goes on: a fork where that is safe"
+    if sys.platform == 'linux': return Started(name, *args, **more)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(argv(name, *args), stdin=pipe, stdout=pipe, stderr=pipe, env=env(**more))
 
 def run(name, *args, stdin='', **more):
     "The same in a fork, where that is safe, for a fresh Python spends seconds on imports"
@@ -278,8 +299,7 @@ def test_key_and_host_detect_like_the_detector(made):
 def test_streams_and_closed_pipe(made):
     "A verdict is there before the input ends; a reader that goes away ends the command quietly"
     lines = [json.dumps(dict(t=f'{i} {HUMAN}')).encode() + b'\n' for i in range(50)]
-    p = subprocess.Popen(argv('dew_detect', '--detector', made['det'], '--jsonl', 't', '--json', '--quiet'), stdin=subprocess.PIPE,
-                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env())
+    p = start('dew_detect', '--detector', made['det'], '--jsonl', 't', '--json', '--quiet')
     p.stdin.write(lines[0])
     p.stdin.flush()
     ready, _, _ = select.select([p.stdout], [], [], 120)

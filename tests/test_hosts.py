@@ -329,7 +329,7 @@ def test_warm_use_touches_no_network():
         from dew_nb.encoders import load_encoder
         from dew_nb.hosts import load_host
         secs = []
-        for _ in range(2):
+        while len(secs) < 2 and min(secs, default=9) > 5:        # once more on a busy machine
             t = time.perf_counter()
             h = load_host(device="cpu"); h.model, h.tokenizer, h.embeddings
             secs.append(time.perf_counter() - t)

@@ -226,9 +226,9 @@ FR = ("opus-mt-en-fr-int8", "opus-mt-fr-en-int8")
 
 
 @pytest.mark.skipif(not all((MODELS/m).is_dir() for m in FR), reason=f"DEW_MODELS names no folder with {' and '.join(FR)}")
-def test_translation_through_the_runner(tmp_path):
+def test_translation_through_the_runner(tiny, tmp_path):
     pytest.importorskip("ctranslate2"); pytest.importorskip("sentencepiece")
-    s = Study.from_dict(dict(name="fr", encoders=["minilm"], seeds=[0], corpus=dict(n=4, text_tokens=30), quality=dict(perplexity=[]),
+    s = Study.from_dict(dict(name="fr", hosts=[str(tiny)], encoders=["minilm"], seeds=[0], corpus=dict(n=4, text_tokens=30), quality=dict(perplexity=[]),
         generation=dict(tokens=8), schemes=[dict(kind="human"), dict(kind="unigram")],
         attacks=[dict(kind="translate", name="French", model=FR[0]), dict(kind="round_trip", name="round trip", there=FR[0], back=FR[1])]))
     r = run_study(s, tmp_path/"out", device="cpu", progress=False)

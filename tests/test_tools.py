@@ -291,8 +291,8 @@ def test_what_was_loaded_before_is_handed_out_once():
         @classmethod
         def from_pretrained(cls, *args, **kw): return [cls, args, kw]
     class Other(Model): pass
-    made, keep = {}, [True]
-    run_tests.ready_once(Model, made, keep)
+    made, twins, keep = {}, {}, [True]
+    run_tests.ready_once(Model, made, twins, keep)
     early, (kept,) = Model.from_pretrained('a', x=1), made.values()
     keep.clear()
     others = Model.from_pretrained('b', x=1), Model.from_pretrained('a', x=2), Other.from_pretrained('a', x=1)
@@ -300,7 +300,6 @@ def test_what_was_loaded_before_is_handed_out_once():
     assert Model.from_pretrained('a', x=1) is kept and not made
     assert Model.from_pretrained('a', x=1) == kept is not Model.from_pretrained('a', x=1) and others[2][0] is Other
 
-@pytest.mark.skipif(not run_tests.FORK, reason='notebooks are forked on Linux only')
 def test_notebook_fails_when_a_cell_does(tmp_path, monkeypatch):
     "Slow cells are left out as by nbdev_test; an error ends the notebook and is shown"
     import nbdev.test                               # here, so that neither fork has to

