@@ -519,7 +519,7 @@ def test_stored_units_have_the_names_that_they_would_get_today(path):
     for m in r.metas: assert Unit(m["kind"], m["spec"], m["labels"]).id == m["id"]
 
 
-NOT_RUN = {"real_human.toml"}  # a study of a stored folder whose own row is not in it yet
+NOT_RUN = {"real_human.toml", "schemes_weights.toml"}  # studies of a stored folder whose own rows are not in it (yet; or for whoever has the weights)
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda p: p.name)
