@@ -139,6 +139,7 @@ def preload():
 def perform(name:str) -> int:
     "Run a notebook by nbdev's rules, a file of tests, or the step that fetches models; the exit code"
     sys.argv = [name]
+    if torch := sys.modules.get('torch'): torch.set_num_threads(torch.get_num_threads())    # after a fork torch makes its threads anew, and two threads that ask for it at once fail
     if name == 'models': return import_module('models').main() or 0
     if name.endswith('.py'):
         import pytest
