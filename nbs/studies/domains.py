@@ -66,6 +66,7 @@ def arguments():
     ap.add_argument('--presets', nargs='+', default=['paper', 'calibrated'])
     ap.add_argument('--name', default='domains', help='of the files')
     ap.add_argument('--texts', type=int, default=600)
+    ap.add_argument('--every', type=int, default=1, help='take one piece in so many, over the whole book')
     ap.add_argument('--tokens', type=int, default=200)
     ap.add_argument('--keys', type=int, default=50)
     ap.add_argument('--device')
@@ -77,6 +78,7 @@ def main():
     a.out.mkdir(parents=True, exist_ok=True)
     host = load_host(device=a.device)
     T = pd.DataFrame(find_pieces(a, backend(host.tokenizer)))
+    T = T[T.groupby('language').cumcount() % a.every == 0]
     print(T.language.value_counts().to_dict(), flush=True)
     keys, out = [study_key(i, 'domains') for i in range(a.keys)], []
     for preset in a.presets:
@@ -93,7 +95,7 @@ def main():
                   f'worst key {hit.max():.4f}', flush=True)
     pd.concat(out).to_parquet(a.out/f'{a.name}.parquet', compression='zstd', index=False)
     (a.out/f'{a.name}.json').write_text(json.dumps(dict(
-        command=f'python nbs/studies/domains.py --handbook handbook --presets {" ".join(a.presets)} --name {a.name} --out nbs/studies/data',
+        command=f'python nbs/studies/domains.py --handbook handbook{f" --every {a.every}" if a.every > 1 else ""} --presets {" ".join(a.presets)} --name {a.name} --out nbs/studies/data',
         source="Debian Administrator's Handbook, package debian-handbook 11.20220922",
         texts=T.language.value_counts().to_dict(), tokens=a.tokens, keys=a.keys,
         seconds=round(time.time()-t0), **machine(host, enc)), indent=1) + '\n')
