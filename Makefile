@@ -22,7 +22,7 @@ export TOKENIZERS_PARALLELISM := false
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test scale-test serve-test docs readme export clean distclean
+.PHONY: help setup demo test long-test scale-test serve-test docs readme export clean distclean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ demo: setup ## Mark and detect three texts, write demo.html
 
 test: setup ## Run every check: notebooks, export, README, tests, docs
 	$(PY) tools/run_tests.py $(STEPS)
+
+long-test: setup ## Run what `make test` leaves out: statistical evidence, stored scores
+	$(PY) tools/run_tests.py --long $(STEPS)
 
 # Ray is large, and MarkLLM asks for old releases of what it hardly uses: both lie in a folder of their own beside .venv
 SCALE      := .scale

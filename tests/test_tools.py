@@ -263,7 +263,7 @@ def test_tasks():
 def test_long_tasks_exist():
     "The list of what begins first names nothing that has gone"
     known = {*run_tests.STEPS, *run_tests.paths('nbs'), *run_tests.paths('pytest')}
-    assert [o for o in run_tests.LONG if o not in known] == []
+    assert [o for o in run_tests.EARLY if o not in known] == []
 
 def test_outcomes(capsys):
     "Exit codes, signals, output of both kinds, and work of a task's own children"
@@ -311,6 +311,24 @@ def test_notebook_fails_when_a_cell_does(tmp_path, monkeypatch):
     done = {o.task.name: o for o in run_tests.run_all([run_tests.Task('nbs', f'nbs/{o}.ipynb') for o in ('good', 'bad')])}
     assert done['nbs/good.ipynb'].ok, done['nbs/good.ipynb'].said
     assert not done['nbs/bad.ipynb'].ok and 'ZeroDivisionError' in done['nbs/bad.ipynb'].said
+
+def test_long_checks_run_when_asked_for(tmp_path, monkeypatch):
+    "Left out by `make test`; `make long-test` runs a notebook with such a cell from top to bottom, and of a file the marked tests only"
+    import nbdev.test                               # here, so that no fork has to
+    monkeypatch.setattr(run_tests, 'ROOT', tmp_path)
+    for o in ('settings.ini', 'pyproject.toml'): shutil.copy(ROOT/o, tmp_path)
+    save(tmp_path/'nbs'/'much.ipynb', code('x = 1'), code('#| hide\n#| long\nx/0'), code('#| slow\n1/0'))
+    save(tmp_path/'nbs'/'plain.ipynb', code('x = "#| long"'))
+    (tmp_path/'tests').mkdir()
+    (tmp_path/'tests'/'test_both.py').write_text('import pytest\ndef test_short(): pass\n@pytest.mark.long\ndef test_long(): 1/0\n')
+    (tmp_path/'tests'/'test_few.py').write_text('def test_short(): pass\n')
+    monkeypatch.chdir(tmp_path)
+    tasks = [run_tests.Task('nbs', f'nbs/{o}.ipynb') for o in ('much', 'plain')] + [run_tests.Task('pytest', f'tests/test_{o}.py') for o in ('both', 'few')]
+    assert [run_tests.is_long(t) for t in tasks] == [True, False, True, False]
+    assert all(o.ok for o in run_tests.run_all(tasks))
+    done = {o.task.name: o for o in run_tests.run_all([run_tests.Task(t.step, t.name, long=True) for t in tasks])}
+    assert [done[t.name].ok for t in tasks] == [False, True, False, True]
+    assert done['tests/test_both.py'].counts == dict(passed=0, failed=1, skipped=0) and 'ZeroDivisionError' in done['nbs/much.ipynb'].said
 
 def test_layout_of_a_cell():
     "Columns and wide pictures are known, so that a phone scrolls them; prose is wrapped"

@@ -2,8 +2,8 @@
 
     python tools/run_notebook.py nbs/03_null.ipynb [...] [--slow]
 
-Cells marked `#| slow` or `#| eval: false` keep the outputs they have; --slow runs the slow ones too. A notebook in which a cell
-fails is left as it was."""
+Cells marked `#| slow` or `#| eval: false` keep the outputs they have; --slow runs the slow ones too. Those marked
+`#| long` always run. A notebook in which a cell fails is left as it was."""
 import argparse, os, sys, time
 from pathlib import Path
 

@@ -1,19 +1,20 @@
 """Every check of the project, notebooks and tests side by side, with a summary.
 
     python tools/run_tests.py [STEP|NOTEBOOK|TEST FILE ...]      all of them when none is named
+    python tools/run_tests.py --long [NOTEBOOK|TEST FILE ...]    only what the first leaves out: notebooks with `#| long` cells, tests marked `long`
 
 Notebooks and files of tests are tasks of one queue over a few workers (NBDEV_WORKERS, two by default), the long ones first; what
 a task says is shown when it ends. A notebook runs as with `nbdev_test`, in a process of its own. On Linux that process is a fork
 of one in which torch, its relatives and the project are imported and the default models loaded: this costs fifteen seconds of work
 once, instead of once a task. What a task changes in them is its own, as memory is after a fork."""
-import atexit, gc, os, pkgutil, platform, re, resource, sys, tempfile, time, traceback
+import atexit, gc, json, os, pkgutil, platform, re, resource, sys, tempfile, time, traceback
 from collections import Counter, deque
 from copy import deepcopy
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 
-from nbpages import ROOT, find_notebooks, settings
+from nbpages import ROOT, directives, find_notebooks, settings, text
 
 PY = sys.executable
 CPUS = os.cpu_count() or 1
@@ -32,9 +33,10 @@ STEPS = {
     'pytest': ('Tests outside the notebooks', None),
     'docs':   ('Docs build without a warning', [PY, 'tools/docs_site.py'])}
 FIRST = 'export', 'clean', 'readme', 'models'       # before the others: short, and tasks need the models
+LONG = '--long'                                     # asks for the long checks instead of the others
 
 # What begins early so that it is not waited for at the end, the longest first; everything else follows by name
-LONG = ('docs', 'nbs/studies/schemes.ipynb', 'nbs/31_detection.ipynb', 'nbs/34_scan.ipynb', 'tests/test_runner.py', 'tests/test_studies.py',
+EARLY = ('docs', 'nbs/studies/schemes.ipynb', 'nbs/31_detection.ipynb', 'nbs/34_scan.ipynb', 'tests/test_runner.py', 'tests/test_studies.py',
         'tests/test_commands.py', 'tests/test_subkeys.py', 'nbs/tutorials/evaluate_your_own_idea.ipynb', 'nbs/tutorials/add_your_scheme.ipynb',
         'nbs/studies/cool.ipynb', 'nbs/studies/secrecy.ipynb', 'nbs/29_insertion.ipynb', 'nbs/index.ipynb', 'nbs/tutorials/quick_start.ipynb',
         'nbs/studies/null_over_keys.ipynb', 'tests/test_donors.py', 'tests/test_detection.py', 'tests/test_threads.py', 'nbs/studies/scan.ipynb',
@@ -54,6 +56,7 @@ class Task:
     step: str
     name: str                 # what is shown; a path for notebooks and tests
     cmd: list|None = None     # None: done by a fork of this process
+    long: bool = False        # its long checks
 
 @dataclass
 class Outcome:
@@ -82,9 +85,15 @@ def tasks_of(name:str) -> list[Task]:
         if name in paths(step): return [Task(step, name)]
     sys.exit(f'Unknown step: {name}. Known: {", ".join(STEPS)}, and the path of a notebook or of a file of tests')
 
+def is_long(t:Task) -> bool:
+    "Whether a notebook or a file of tests has checks that only `make long-test` runs"
+    src = (ROOT/t.name).read_text(encoding='utf-8')
+    if t.step == 'pytest': return 'mark.long' in src
+    return t.step == 'nbs' and any('long' in directives(text(c['source']))[0] for c in json.loads(src)['cells'] if c['cell_type'] == 'code')
+
 def in_order(tasks:list) -> list:
     "The long ones first"
-    return sorted(tasks, key=lambda t: LONG.index(t.name) if t.name in LONG else len(LONG))
+    return sorted(tasks, key=lambda t: EARLY.index(t.name) if t.name in EARLY else len(EARLY))
 
 # ---------------------------------------------------------------- one task
 def modules() -> list[str]:
@@ -136,18 +145,18 @@ def preload():
     gc.collect()
     gc.freeze()
 
-def perform(name:str) -> int:
-    "Run a notebook by nbdev's rules, a file of tests, or the step that fetches models; the exit code"
+def perform(name:str, long:bool=False) -> int:
+    "Run a notebook by nbdev's rules, a file of tests, or the step that fetches models; the exit code. `long`: all cells but slow ones, and the tests marked so"
     sys.argv = [name]
     if torch := sys.modules.get('torch'): torch.set_num_threads(torch.get_num_threads())    # after a fork torch makes its threads anew, and two threads that ask for it at once fail
     if name == 'models': return import_module('models').main() or 0
     if name.endswith('.py'):
         import pytest
         quiet = ['-W', 'ignore::pytest.PytestAssertRewriteWarning']     # plugins may be imported already
-        code = int(pytest.main(['-q', '-p', 'no:cacheprovider', *quiet, str(ROOT/name)]))
+        code = int(pytest.main(['-q', '-p', 'no:cacheprovider', '-m', 'long' if long else 'not long', *quiet, str(ROOT/name)]))
         return 0 if code == pytest.ExitCode.NO_TESTS_COLLECTED else code # a file whose package is not installed skips itself
     from nbdev.test import test_nb
-    return int(not test_nb(ROOT/name, skip_flags=settings()['tst_flags'].split(), basepath=ROOT)[0])
+    return int(not test_nb(ROOT/name, skip_flags=settings()['tst_flags'].split(), force_flags=['long'] if long else [], basepath=ROOT)[0])
 
 def become(task:Task, log):
     "Do a task in this process, which was forked for it, and end"
@@ -156,9 +165,9 @@ def become(task:Task, log):
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for fd in (1, 2): os.dup2(log.fileno(), fd)
         sys.stdout, sys.stderr = (open(fd, 'w', encoding='utf-8', closefd=False) for fd in (1, 2))
-        cmd = task.cmd or (None if FORK else [PY, __file__, '--alone', task.name])
+        cmd = task.cmd or (None if FORK else [PY, __file__, '--alone', task.name, *[LONG]*task.long])
         if cmd: os.execv(cmd[0], [str(o) for o in cmd])
-        code = perform(task.name)
+        code = perform(task.name, task.long)
         atexit._run_exitfuncs()                     # temporary folders go
     except BaseException: traceback.print_exc()
     finally:
@@ -224,8 +233,10 @@ def main():
     os.environ.update({k: v for k,v in ENV.items() if k not in os.environ})
     os.chdir(ROOT)
     sys.path.insert(0, str(ROOT))
-    if sys.argv[1:2] == ['--alone']: sys.exit(perform(sys.argv[2]))
-    tasks = list({t.name: t for n in (sys.argv[1:] or STEPS) for t in tasks_of(n)}.values())
+    names, long = [o for o in sys.argv[1:] if o != LONG], LONG in sys.argv
+    if names[:1] == ['--alone']: sys.exit(perform(names[1], long))
+    tasks = list({t.name: t for n in (names or STEPS) for t in tasks_of(n)}.values())
+    if long: tasks = [Task(t.step, t.name, t.cmd, t.step != 'models') for t in tasks if t.step == 'models' or t.step in ('nbs', 'pytest') and is_long(t)]
     start = time.time()
     first, running = [t for t in tasks if t.name in FIRST], {}
     rest = in_order([t for t in tasks if t not in first])
