@@ -28,7 +28,7 @@ def wm():
 
 @pytest.fixture(scope='module')
 def marked(wm):
-    return wm.generate(PROMPTS, max_new_tokens=64, seed=1)
+    return wm.generate(PROMPTS, max_new_tokens=40, seed=1)
 
 
 def test_one_key_is_what_it_was(wm):
@@ -46,7 +46,7 @@ def test_the_detector_finds_what_was_drawn(wm, marked):
     found = wm.detector().detect(marked)
     assert [r.subkey for r in found] == drawn and len(set(drawn)) > 1
     assert all(r.p_value < 1e-3 and r.keys == 16 for r in found)
-    plain = wm.detector().detect(wm.generate(PROMPTS, max_new_tokens=48, seed=1, mark=False))
+    plain = wm.detector().detect(wm.generate(PROMPTS, max_new_tokens=32, seed=1, mark=False))
     assert not any(r.marked(.01) for r in plain)
     other = wm.rekey(SecretKey(b'another key: never use this one')).detector().detect(marked)
     assert not any(r.marked(.01) for r in other)
@@ -64,7 +64,7 @@ def test_p_value_counts_all_looks(wm, marked):
 
 def test_generation_is_reproducible_whatever_the_batch(wm, marked, monkeypatch):
     "A text's sub-key goes by seed and prompt: not by batch size, order or padding"
-    assert wm.generate(PROMPTS, max_new_tokens=64, seed=1) == marked
+    assert wm.generate(PROMPTS, max_new_tokens=40, seed=1) == marked
     seen = []
     draw = type(wm.rule).draw
     monkeypatch.setattr(type(wm.rule), 'draw', lambda self, names: seen.append(draw(self, names)) or seen[-1])
@@ -137,6 +137,7 @@ def test_a_step_waits_for_nothing(wm):
     assert far.insert(empty(3, 1000), q, empty(3, dtype=torch.bool)).shape == (3, 1000)
 
 
+@pytest.mark.long
 def test_p_values_are_true_over_keys(wm):
     "Fixed texts, random secrets: the share accused at 5%, and scores of sub-keys that have nothing to do with each other"
     texts = [' '.join(t.split()[:60]) for t in reference_texts() if len(t.split()) > 60][:6]
@@ -208,5 +209,5 @@ def test_refusals(wm):
 def test_order_one_has_no_anchor(wm, caplog):
     one = DEW.build(wm.host, Letters(), KEY, DEWConfig(**CONFIG, keys=4, order=1), progress=False)
     assert one.anchor is None and not caplog.records
-    text = one.generate('The old harbour', max_new_tokens=64, seed=2)
+    text = one.generate('The old harbour', max_new_tokens=48, seed=2)
     assert one.detector().detect(text).marked(.01)

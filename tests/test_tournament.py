@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_host
+from dew_nb import DEW, DEWConfig, Detector, SecretKey
 from dew_nb.insertion import DEWWatermarkingConfig
-from quick import Letters
+from quick import Letters, quick_host
 
 KEY = SecretKey(b'an example key: never use this one')
 CONFIG = dict(rule='tournament', contexts='compiled', candidates='top_m', m=64, n=64, layers=12)
@@ -16,7 +16,7 @@ CONFIG = dict(rule='tournament', contexts='compiled', candidates='top_m', m=64, 
 
 @pytest.fixture(scope='module')
 def wm():
-    return DEW.build(load_host(), Letters(), KEY, DEWConfig(**CONFIG), progress=False)
+    return DEW.build(quick_host(), Letters(), KEY, DEWConfig(**CONFIG), progress=False)
 
 
 @pytest.fixture(scope='module')
@@ -98,8 +98,8 @@ def test_long_text_in_pieces(wm, monkeypatch):
 
 @pytest.mark.parametrize('bad,what', [(dict(layers=0), 'layers'), (dict(order=0), 'order'), (dict(context_decay=0), 'context_decay'),
                                       (dict(rule='tournamnt'), "rule must be one of")])
-def test_bad_choices(bad, what):
-    with pytest.raises(ValueError, match=what): DEW.build(load_host(), Letters(), KEY, DEWConfig(**(CONFIG | bad)))
+def test_bad_choices(wm, bad, what):
+    with pytest.raises(ValueError, match=what): DEW.build(wm.host, Letters(), KEY, DEWConfig(**(CONFIG | bad)))
 
 
 def test_nothing_leaves_the_device_and_the_marks_are_the_same(wm, monkeypatch):

@@ -12,11 +12,11 @@ import torch
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 import dew_nb.vllm as served
-from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_host
+from dew_nb import DEW, DEWConfig, Detector, SecretKey
 from dew_nb.insertion import DEWLogitsProcessor
 from dew_nb.rows import sorted_cut
 from dew_nb.vllm import ListBatch, Marker, load_scheme, processor_class, take_over
-from quick import Letters
+from quick import Letters, quick_host
 
 KEYS = dict(default=SecretKey(b'an example key: never use this one'), bob=SecretKey(b'another example: never use this one'))
 CONFIG = DEWConfig(rule='tournament', contexts='compiled', candidates='top_m', m=64, n=32, layers=12, context_width=32)
@@ -29,7 +29,7 @@ class Params(SimpleNamespace):
 
 
 @pytest.fixture(scope='module')
-def wm(): return DEW.build(load_host(), Letters(), KEYS['default'], CONFIG, progress=False)
+def wm(): return DEW.build(quick_host(), Letters(), KEYS['default'], CONFIG, progress=False)
 
 
 @pytest.fixture(scope='module')
@@ -44,7 +44,7 @@ def markers(files): return {n: Marker(load_scheme(f)) for n,f in files.items()}
 
 def test_sub_keys_stay_with_their_text(wm, tmp_path, monkeypatch):
     "Each request draws a sub-key once; it keeps it when it is stopped, moved and taken up again, and the library's own draw is the same"
-    many = DEW.build(load_host(), Letters(), KEYS['default'], replace(CONFIG, keys=8), progress=False)
+    many = DEW.build(wm.host, Letters(), KEYS['default'], replace(CONFIG, keys=8), progress=False)
     path = many.detector().save(tmp_path/'many.dew')
     monkeypatch.setenv('DEW_SCHEME', str(path))
     g, Served = torch.Generator().manual_seed(1), processor_class()

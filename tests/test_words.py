@@ -6,13 +6,13 @@ import pandas as pd
 import pytest
 import torch
 
-from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_host
+from dew_nb import DEW, DEWConfig, Detector, SecretKey
 from dew_nb import wordspace
 from dew_nb.tokenization import backend
 from dew_nb.whitening import unit_rows
 from dew_nb.words import words
 from dew_nb.wordspace import Follower, Lexicon, WordProjection
-from quick import Letters
+from quick import Letters, quick_host
 
 KEY = SecretKey(b'an example key: never use this one')
 CONFIG = dict(m=64, n=16, layers=12, context_width=24, k=2)
@@ -31,7 +31,7 @@ def projection():
 
 @pytest.fixture(scope='module')
 def wm(projection):
-    return DEW.build(load_host(), Letters(), KEY, DEWConfig.preset('multilingual', **CONFIG), progress=False)
+    return DEW.build(quick_host(), Letters(), KEY, DEWConfig.preset('multilingual', **CONFIG), progress=False)
 
 
 @pytest.fixture(scope='module')
@@ -116,9 +116,9 @@ def test_a_word_is_passed_over_after_a_window_like_that_it_was_marked_after(wm):
 
 @pytest.mark.parametrize('changes,message', [
     (dict(rule='bias'), "rule='tournament'"), (dict(n=64), 'at most 24'), (dict(context_width=32), 'at most 24')])
-def test_choices_that_do_not_go_together(changes, message):
+def test_choices_that_do_not_go_together(wm, changes, message):
     with pytest.raises(ValueError, match=message):
-        DEW.build(load_host(), Letters(), KEY, DEWConfig.preset('multilingual', **(CONFIG | changes)), progress=False)
+        DEW.build(wm.host, Letters(), KEY, DEWConfig.preset('multilingual', **(CONFIG | changes)), progress=False)
 
 
 ENGLISH = {'house': 'house /haus/\nHaus <neut>, Gebäude\n     "build a house" - ein Haus bauen\n', 'big': 'big /big/\n1. groß\n2. sehr weit\n'}
