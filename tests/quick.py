@@ -1,8 +1,13 @@
 "What several tests need"
+import json
+from functools import cache
+
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 
 from dew_nb import load_host
+from dew_nb.assets import DEFAULT_HOST, asset_path
 from dew_nb.sources import reference_texts
 
 
@@ -17,29 +22,30 @@ class Letters:
         return counts.reshape(n, 32).astype(np.float32) + np.float32(.01)
 
 
-_made = []
-def small_model(host):
-    "A narrow layer with random weights, made once: it writes frequent words without sense"
-    if _made: return _made[0]
+@cache
+def small_model():
+    "A model with the default host's vocabulary, of one narrow layer with random weights: it writes frequent words without sense"
     from transformers import LlamaConfig, LlamaForCausalLM
-    tok, n, width = host.tokenizer, host.vocab_size, 32
-    counts = np.bincount(np.concatenate([e.ids for e in tok.backend_tokenizer.encode_batch(reference_texts()[:300])]), minlength=n)
-    words = np.array([t[0] == 'Ġ' and t[1:].isalpha() and t[1:].isascii() for t in tok.convert_ids_to_tokens(range(n))])
+    folder, width = asset_path(DEFAULT_HOST), 32
+    tok, has = Tokenizer.from_file(str(folder/'tokenizer.json')), json.loads((folder/'config.json').read_text())
+    n = has['vocab_size']
+    counts = np.bincount(np.concatenate([e.ids for e in tok.encode_batch(reference_texts()[:300])]), minlength=n)
+    names = [tok.id_to_token(i) or ' ' for i in range(n)]
+    words = np.array([t[0] == 'Ġ' and t[1:].isalpha() and t[1:].isascii() for t in names])
     best = np.argsort(-counts*words, kind='stable')[:160]            # whole words alone, so that a text is read as it was written
     size = dict(hidden_size=width, intermediate_size=width, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2)
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
-        model = LlamaForCausalLM(LlamaConfig(vocab_size=n, bos_token_id=tok.bos_token_id, eos_token_id=tok.eos_token_id,
-                                             pad_token_id=tok.pad_token_id, **size)).eval()
+        ids = {k: has.get(k) for k in ('vocab_size', 'bos_token_id', 'eos_token_id', 'pad_token_id')}
+        model = LlamaForCausalLM(LlamaConfig(**ids, **size)).eval()
         model.lm_head = torch.nn.Linear(width, n)
         torch.nn.init.normal_(model.lm_head.weight, std=1/width**.5)
     model.lm_head.bias.data = torch.full((n,), -30.).index_fill_(0, torch.from_numpy(best), 0.)
-    _made.append(model.requires_grad_(False))
-    return model
+    return model.requires_grad_(False)
 
 
 def quick_host(**kw):
     "The default host, its tokenizer and its table, with a model that costs next to nothing"
     host = load_host(**kw)
-    host.model = small_model(host).to(host.device)
+    host.model = small_model().to(host.device)
     return host

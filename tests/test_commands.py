@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from quick import small_model
+
 ROOT = Path(__file__).resolve().parent.parent
 KEY = b'an example key: never use this one'
 ENV = {'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1', 'OMP_WAIT_POLICY': 'PASSIVE', 'TOKENIZERS_PARALLELISM': 'false'}
@@ -83,9 +85,13 @@ def fails(name, *args, says, run=run, **kw):
 
 @pytest.fixture(scope='module')
 def warm():
-    "What forks would import"
+    "What forks would import, and a host that writes quickly: what is tested is the command around it"
     for o in ('torch', 'transformers.models.llama.modeling_llama', 'transformers.models.bert.modeling_bert', 'sentence_transformers',
               'dew_nb.detection', 'dew_nb.insertion', 'dew_nb.evaluation.results', 'dew_nb.evaluation.studies'): importlib.import_module(o)
+    model = small_model()
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr('dew_nb.hosts._read_model', lambda *args: model)
+        yield
 
 @pytest.fixture(scope='module')
 def made(warm, tmp_path_factory):
