@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from quick import Letters
+
 STUDIES = Path(__file__).parent.parent/'nbs'/'studies'
 # Stands for Python and dew_eval: writes when it began and ended, what it was asked, and a file under --out
 STUB = '''#!/bin/sh
@@ -138,7 +140,14 @@ def script(name, monkeypatch, *args, results=None):
 def test_donors_in_small(tiny, tmp_path, monkeypatch):
     "A model as its own donor, where all three ways to read must agree"
     np, pd = pytest.importorskip('numpy'), pytest.importorskip('pandas')
+    from functools import cache
+    from dew_nb import donors, scheme
+    from dew_nb.evaluation import bench, schemes
     from dew_nb.evaluation.content import read_texts
+    few, load = scheme.reference_texts()[::4], cache(bench.load_host)      # a small sample for spaces and anchors; hosts are read once
+    for m in (donors, scheme): monkeypatch.setattr(m, 'reference_texts', lambda: few)
+    for m in (bench, schemes): monkeypatch.setattr(m, 'load_host', load)
+    monkeypatch.setattr(bench, 'load_encoder', lambda *args: Letters())
     results = run_small('donors.toml', tiny, tmp_path, dew=dict(n=32), donor=dict(donor=str(tiny), n=32))      # small tables
     script('donors', monkeypatch, '--results', results, '--keep', 1, '--out', tmp_path/'out')
     D = pd.read_parquet(tmp_path/'out'/'donors_calibrated_scores.parquet')
@@ -206,10 +215,11 @@ def test_the_speed_study_gives_xlmr_a_tokenizer_of_its_kind():
     speed = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(speed)
     tok = speed.shaped_tokenizer()
-    assert len(tok) == 250_002 and type(backend(tok).model).__name__ == 'Unigram'
+    rust = backend(tok)
+    assert len(tok) == 250_002 and type(rust.model).__name__ == 'Unigram'
     ids = tok('Le vieux port, 東京')['input_ids']
     assert [ids[0], ids[-1], tok.pad_token_id] == [0, 2, 1] and tok.unk_token_id not in ids
-    assert not WordIds(backend(tok)).local
+    assert not WordIds(rust).local
 
 # --- forging: what a learner makes of pairs, and the script at toy size
 
@@ -266,10 +276,10 @@ def test_counts_find_a_green_list(monkeypatch):
 def test_forging_in_small(tiny, tmp_path, monkeypatch):
     "Two victims on a toy host, stopped and gone on with"
     pd = pytest.importorskip('pandas')
-    from functools import partial
+    from functools import cache, partial
     from dew_nb.evaluation.content import read_texts
     m = study_module('forging', monkeypatch)
-    m.load_host = partial(m.load_host, str(tiny))
+    m.load_host, m.load_encoder = cache(partial(m.load_host, str(tiny))), cache(m.load_encoder)
     m.build_corpus = partial(m.build_corpus, source='topics')
     monkeypatch.setitem(m.VICTIMS, 'tournament', ('dew', dict(preset='tournament', n=16, layers=4)))
     size = '--n 2 3 --others 2 --keys 5 6 --held 3 --forged 2 --washed 2 --tokens 14 --batch 9'.split()
