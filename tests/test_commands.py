@@ -229,7 +229,7 @@ def test_several_detectors(made):
 def test_sub_keys_and_schemes(made):
     "One secret, two schemes: the key is the same, the scheme is not; the sub-key that speaks is told in the table and in CSV"
     d, prompt = made['dir'], 'A good night of sleep matters for three reasons. First,'
-    code, out, err = run('dew_mark', '--key-file', made['key'], '--save-detector', d/'many.dew', '--keys', 8, '--max-new-tokens', 60, '--json', prompt)
+    code, out, err = run('dew_mark', '--key-file', made['key'], '--save-detector', d/'many.dew', '--keys', 8, '--max-new-tokens', 40, '--json', prompt)
     row = json.loads(out)
     assert code == 0 and row['config']['keys'] == 8 and row['key'] == made['rows'][0]['key'] and row['scheme'] != made['rows'][0]['scheme'], err
     assert f'key {row["key"]}, scheme {row["scheme"]}' in err

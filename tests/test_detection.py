@@ -131,6 +131,7 @@ def test_identify_very_long_text(pair, encoded, monkeypatch):
     for x,y in zip(pieces, whole): agree(x.results, y.results, eps=1e-4)
 
 
+@pytest.mark.long
 def test_scans_of_human_texts(scheme):
     "Movie reviews, and keys that have nothing to do with them: p-values of scans are uniform"
     from scipy import stats

@@ -102,6 +102,7 @@ def test_the_donors_model_is_not_loaded(smol, words):
 # --- SmolLM2 and Gemma
 
 @needs_gemma
+@pytest.mark.long
 @pytest.mark.parametrize('name', ['smollm2-135m', 'gemma3-270m'])
 def test_every_token_has_the_kind_that_the_study_stored(both, name):
     file = Path(__file__).parent.parent/'nbs'/'studies'/'data'/'donors_calibrated.json'
@@ -110,6 +111,7 @@ def test_every_token_has_the_kind_that_the_study_stored(both, name):
     assert rep.counts() == want and len(rep) == dict(zip(both, (49_152, 262_144)))[name]
 
 @needs_gemma
+@pytest.mark.long
 @pytest.mark.parametrize('name', ['smollm2-135m', 'gemma3-270m'])
 def test_pieces_spell_the_token(both, smol, gemma, name):
     "The donor's pieces of every represented token, joined, are its text: spaces neither lost nor added"
@@ -123,11 +125,13 @@ def test_pieces_spell_the_token(both, smol, gemma, name):
     assert not wrong, wrong[:20]
 
 @needs_gemma
+@pytest.mark.long
 def test_no_special_token_is_ever_a_piece(both, smol, gemma):
     for name,donor in ((smol.name, gemma), (gemma.name, smol)):
         assert not np.isin(both[name][0].indices, donor.tokenizer.all_special_ids).any()
 
 @needs_gemma
+@pytest.mark.long
 def test_means_are_means(both, smol, gemma):
     M, rep, _ = both[smol.name]
     i = int(np.argmax(rep.pieces))

@@ -440,9 +440,10 @@ def test_use_agrees_with_its_package(tmp_path, monkeypatch):
     texts = ['The ship left the harbour at dawn.', 'Ok', '', '  ',
              "Le navire a quitté le port à l'aube, et il pleuvait déjà depuis longtemps.",
              'Das Schiff verließ den Hafen.', '船は夜明けに港を出た。', 'Η πόλη 123 🙂']
-    ours = load_encoder('use-multilingual', device='cpu').encode(texts)
+    enc = load_encoder('use-multilingual', device='cpu')
+    ours = enc.encode(texts)
     np.testing.assert_allclose(ours, USE().encode(texts), atol=1e-4)
-    one = [load_encoder('use-multilingual', device='cpu').encode([t])[0] for t in texts[:3]]
+    one = [enc.encode([t])[0] for t in texts[:3]]
     np.testing.assert_allclose(ours[:3], one, atol=1e-5)
 
 

@@ -350,12 +350,12 @@ def test_a_text_that_the_server_refuses(tiny, tmp_path):
 
 def test_extended_by_a_row_a_seed_and_an_attack(tiny, tmp_path):
     out = tmp_path/"out"
-    run_study(study_file(tmp_path, tiny, seeds="[0, 1]"), out, progress=False)
+    run_study(study_file(tmp_path, tiny, seeds="[0]"), out, progress=False)
     before = finished(out)
-    r = run_study(study_file(tmp_path, tiny, "[0.3, 0.5]", more='[[schemes]]\nkind = "kgw"\nwidth = 1\n'), out, progress=False)
+    r = run_study(study_file(tmp_path, tiny, "[0.3, 0.5]", seeds="[0, 1]", more='[[schemes]]\nkind = "kgw"\nwidth = 1\n'), out, progress=False)
     assert before.items() <= finished(out).items()
     assert set(r.scores.scheme) == {"unigram", "kgw"} and set(r.scores.attack) == {"none", "deletion-0.3", "deletion-0.5"}
-    assert set(r.scores.seed) == {0, 1, 2}
+    assert set(r.scores.seed) == {0, 1}
     assert {"v_torch", "v_device", "seconds", "time"} <= set(r.units)
     assert "AUROC" in str(table(r))
 

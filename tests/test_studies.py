@@ -311,6 +311,7 @@ def test_forging_in_small(tiny, tmp_path, monkeypatch):
     pd.testing.assert_series_equal(shares.sort_index(), forged.sort_index(), check_names=False)
     with pytest.raises(ValueError, match='Unknown name'): run('unigramm')
 
+@pytest.mark.long
 def test_stored_forgeries_have_their_stored_scores():
     "The table of forging from the stored p-values, and the victims' detectors on some of the forgeries"
     np, pd = pytest.importorskip('numpy'), pytest.importorskip('pandas')
