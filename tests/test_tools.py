@@ -325,9 +325,10 @@ def test_long_checks_run_when_asked_for(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tasks = [run_tests.Task('nbs', f'nbs/{o}.ipynb') for o in ('much', 'plain')] + [run_tests.Task('pytest', f'tests/test_{o}.py') for o in ('both', 'few')]
     assert [run_tests.is_long(t) for t in tasks] == [True, False, True, False]
+    tasks = tasks[::2]
     assert all(o.ok for o in run_tests.run_all(tasks))
     done = {o.task.name: o for o in run_tests.run_all([run_tests.Task(t.step, t.name, long=True) for t in tasks])}
-    assert [done[t.name].ok for t in tasks] == [False, True, False, True]
+    assert not any(o.ok for o in done.values())
     assert done['tests/test_both.py'].counts == dict(passed=0, failed=1, skipped=0) and 'ZeroDivisionError' in done['nbs/much.ipynb'].said
 
 def test_layout_of_a_cell():
