@@ -52,14 +52,14 @@ def tiny(tmp_path_factory):
     return folder
 
 
-def study_file(folder, host, rate="[0.3]", name="tiny", seeds="[0, 1, 2]", more=""):
+def study_file(folder, host, rate="[0.3]", name="tiny", seeds="[0, 1, 2]", unit=1, more=""):
     path = folder/"tiny.toml"
     path.write_text(textwrap.dedent(f"""
         name = "{name}"
         hosts = ['{host}']
         encoders = []
         seeds = {seeds}
-        unit = 1
+        unit = {unit}
         [corpus]
         source = "topics"
         n = 2
@@ -209,7 +209,7 @@ def test_kinds_of_work_in_different_runs(tiny, tmp_path):
 
 
 def test_packed(tiny, tmp_path):
-    r = run_study(study_file(tmp_path, tiny, "[0.3, 0.5]"), tmp_path/"out", progress=False)
+    r = run_study(study_file(tmp_path, tiny, "[0.3, 0.5]", unit=2), tmp_path/"out", progress=False)
     a, b = (r.pack(tmp_path/n, attacked=0, whole=["deletion-0.5"], rows=5) for n in "ab")
     files = sorted(p.name for p in a.path.iterdir())
     assert len([f for f in files if f.startswith("texts-")]) == 24/5 + .2    # 12 unattacked, 12 of one attack
@@ -252,7 +252,7 @@ def test_chat_attacks_through_the_runner(tiny, tmp_path):
             model = "m"
             {x}
             """ for k, x in (("paraphrase", "timeout = 200\nmax_tokens = 90"), ("chat_translate", 'target = "French"')))
-        toml, out = study_file(tmp_path, tiny, seeds="[0]", more=textwrap.dedent(more)), tmp_path/"out"
+        toml, out = study_file(tmp_path, tiny, seeds="[0]", unit=2, more=textwrap.dedent(more)), tmp_path/"out"
         r = run_study(toml, out, progress=False)
         n = len(srv.requests)
         t = r.texts[r.texts.attack.isin(["paraphrase", "chat_translate"])]
@@ -276,7 +276,7 @@ def test_a_model_of_this_process_rewrites_and_judges(tiny, tmp_path, monkeypatch
     local = f"model = '{tiny}'\nmax_tokens = 6\nbatch_size = 2\n"
     more = (f'[[attacks]]\nkind = "paraphrase"\n{local}[[attacks]]\nkind = "chat_translate"\nname = "German"\ntarget = "German"\n{local}'
             f"[quality.preference]\n{local}")
-    toml, out = study_file(tmp_path, tiny, seeds="[0]", more=more), tmp_path/"out"
+    toml, out = study_file(tmp_path, tiny, seeds="[0]", unit=2, more=more), tmp_path/"out"
     r = run_study(toml, out, progress=False)
     faults = ["refused", "comment", "copied", "odd_length", "other_language"]
     d = r.changes.set_index("attack")[faults]
@@ -301,7 +301,7 @@ def test_a_judge_compares_texts_with_the_unmarked_ones(tiny, tmp_path):
         return "1" if a > b else "2" if a < b else "TIE"
     with LocalServer(reply) as srv:
         judge = f'[quality.preference]\nbase_url = "{srv.url}"\nmodel = "judge"\n'
-        r = run_study(study_file(tmp_path, tiny, more=judge), tmp_path/"out", progress=False)
+        r = run_study(study_file(tmp_path, tiny, unit=2, more=judge), tmp_path/"out", progress=False)
     t = r.texts[r.texts.attack == "none"].set_index(["source", "seed", "i"]).text
     p = r.preference.set_index(["source", "seed", "i"])
     assert len(p) == 6 and set(p.judge) == {"judge"} and p.understood.all()
@@ -350,9 +350,9 @@ def test_a_text_that_the_server_refuses(tiny, tmp_path):
 
 def test_extended_by_a_row_a_seed_and_an_attack(tiny, tmp_path):
     out = tmp_path/"out"
-    run_study(study_file(tmp_path, tiny, seeds="[0]"), out, progress=False)
+    run_study(study_file(tmp_path, tiny, seeds="[0]", unit=2), out, progress=False)
     before = finished(out)
-    r = run_study(study_file(tmp_path, tiny, "[0.3, 0.5]", seeds="[0, 1]", more='[[schemes]]\nkind = "kgw"\nwidth = 1\n'), out, progress=False)
+    r = run_study(study_file(tmp_path, tiny, "[0.3, 0.5]", seeds="[0, 1]", unit=2, more='[[schemes]]\nkind = "kgw"\nwidth = 1\n'), out, progress=False)
     assert before.items() <= finished(out).items()
     assert set(r.scores.scheme) == {"unigram", "kgw"} and set(r.scores.attack) == {"none", "deletion-0.3", "deletion-0.5"}
     assert set(r.scores.seed) == {0, 1}
