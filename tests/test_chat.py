@@ -40,8 +40,8 @@ def test_killed_process_resumes(tmp_path):
         kept = len(ContentCache(tmp_path / "chat.db"))
         assert first - 2 <= kept + 2 and kept >= 6        # at most the two under way are lost
         srv.delay = 0
-        out, err = run_asker(srv.url, tmp_path / "chat.db").communicate(timeout=120)
-        assert out.strip() == "Q29", err
+        again = ChatClient(srv.url, "m", concurrency=2, cache=tmp_path / "chat.db")
+        assert again.ask([f"q{i}" for i in range(30)])[-1] == "Q29"
         assert len(srv.requests) - first == 30 - kept
         assert len(ContentCache(tmp_path / "chat.db")) == 30
 
