@@ -2,9 +2,10 @@
 
     python nbs/studies/forging.py --work WORK --out nbs/studies/data
 
-The attacker has the host, n texts that the victim marked with one key, and as many unmarked ones. Three learners (see
+The attacker has the host, n texts that the victim marked with one key, and as many unmarked ones. Learners (see
 stealing.py): 'rule' knows everything but the key; 'host' also weights each pair with 1 - the host's probability of its token;
-'counts' knows no rule and is the stealing attack of the literature. For each victim and key:
+'counts' knows no rule and is the stealing attack of the literature. Against sub-keys there is 'sorted' beside them: it puts the
+marked texts in as many heaps as there are sub-keys, by how alike they are, and learns from one. For each victim and key:
 
   tell     AUROC of the learnt score of fresh marked texts against unmarked texts, and against another key's
   forged   texts written with lam*tanh(learnt/deviation) on the host's 64 likeliest tokens ('counts': lam*learnt), and how many
@@ -25,6 +26,7 @@ import pandas as pd
 import torch
 from filelock import FileLock, Timeout
 from scipy.stats import binomtest
+from sklearn.metrics import adjusted_rand_score
 
 from dew_nb import load_encoder, load_host
 from dew_nb.evaluation.bench import is_full
@@ -37,7 +39,7 @@ from dew_nb.rates import auroc
 from dew_nb.tables import unit_vectors
 from dew_nb.windows import last_windows, special_mask
 
-from stealing import ByForm, ByKernel, ByRatio, BySame, Pairs
+from stealing import ByForm, ByKernel, ByRatio, BySame, Pairs, beside_unmarked, likeness, sorted_texts, tightest
 
 VICTIMS = {
     'tournament': ('dew', dict(preset='tournament')),
@@ -46,6 +48,10 @@ VICTIMS = {
     'KGW': ('kgw', dict(width=3, gamma=.5, delta=2.)),
     'Unigram': ('unigram', dict(gamma=.5, delta=2.)),
     'sub-keys': ('dew', dict(preset='tournament', keys=64)),
+    'sub-keys 2': ('dew', dict(preset='tournament', keys=2)),
+    'sub-keys 4': ('dew', dict(preset='tournament', keys=4)),
+    'sub-keys 8': ('dew', dict(preset='tournament', keys=8)),
+    'sub-keys 16': ('dew', dict(preset='tournament', keys=16)),
     'order 1': ('dew', dict(preset='tournament', order=1)),
     'order 3': ('dew', dict(preset='tournament', order=3)),
     'words': ('dew', dict(preset='multilingual')),
@@ -54,7 +60,8 @@ VICTIMS = {
     'Unbiased': ('unbiased', {}),
     'MorphMark': ('morphmark', {}),
     'SIR': ('sir', {}),
-    'X-SIR': ('xsir', {})}
+    'X-SIR': ('xsir', {}),
+    'TS': ('ts', {})}
 WIDTHS = dict(kgw=3, unigram=0, synthid=3, exp=4, dipmark=3, unbiased=3, morphmark=1)   # of the window that a rule hashes
 CANDIDATES, SHARE, LIKELY = 64, .3, 8
 
@@ -71,7 +78,11 @@ class Bench:
         self.prompts = dict(held=P[:a.held], fresh=P[a.held:a.held+a.forged], learn=P[a.held+a.forged:])
         for part,n in (('held', a.use_held), ('fresh', a.use_forged)): self.prompts[part] = self.prompts[part][:n]
         for d in ('texts', 'rows'): (a.work/d).mkdir(parents=True, exist_ok=True)
-        self.stamp, self.t0 = machine(self.host, self.enc), time.time()
+        self.stamp, self.t0, self.noted = machine(self.host, self.enc), time.time(), False
+    def note(self):
+        "Name this run and its machine, once a figure came of it"
+        if not self.noted: note(self.a.work/'runs.jsonl', dict(settings=settings_of(self.a), machine=self.stamp))
+        self.noted = True
     def say(self, *what): print(f'{time.time()-self.t0:6.0f} s', *what, flush=True)
     def ids(self, texts): return self.tok(list(texts), add_special_tokens=False)['input_ids'] if len(texts) else []
     def pairs(self, texts, k): return Pairs(self.ids(texts), k, self.special, self.device)
@@ -171,13 +182,14 @@ class Victim:
         if first is None: self.scheme = find_scheme(self.kind)(bench.host, enc, key, **params)
         else: self.scheme = first.scheme.rekey(key)
         self.k, self.mask = max(3, WIDTHS.get(self.kind, 3)), special_mask(bench.special).to(self.device)
-        self.knows = self.kind in WIDTHS                      # whether there is a learner of its rule
+        self.keys, self.knows = 1, self.kind in WIDTHS        # whether there is a learner of its rule
         if self.kind != 'dew' or self.scheme.config.contexts == 'words': return
         self.knows = True
         wm = self.scheme.watermark
         self.encode, tokens = wm.contexts, wm.blueprint.tokens
         if not getattr(self.encode, 'needs_encoder', True): self.encode = self.encode.to(self.device)
         self.k, self.order = self.encode.k, self.scheme.config.order
+        self.keys = self.scheme.config.keys
         self.tokens = first.tokens if first else unit_vectors(tokens.embeddings, tokens.whitening).float().to(self.device)
     def processor(self, width, prompts):
         if self.kind == 'dew': return self.scheme.watermark.processor(width, [f'{self.key}/{p}' for p in prompts])
@@ -216,6 +228,7 @@ def arms(a, victim, first, n):
     if not first: return out
     strong = sorted({x for x in n if x == 250} | {max(n)})
     if out: out += [('rule', x, l) for l in a.lam[1:] for x in strong]
+    if 'sorted' in a.attackers and victim.keys > 1: out += [('sorted', x, a.lam[0]) for x in strong]
     if 'host' in a.attackers and victim.name in a.host_for: out += [('host', x, a.lam[0]) for x in strong]
     if 'counts' in a.attackers: out += [('counts', x, l) for l in a.steal for x in strong]
     return out
@@ -264,6 +277,14 @@ def read(scheme, texts):
     hit = int((m['p_value'] <= .01).sum())
     return share(hit, len(texts)) | dict(score=float(np.mean(m['score']))), m
 
+def how_sorted(S, heap, of, best):
+    "How well likeness tells two texts of one sub-key from two of different ones, and what the heaps are worth"
+    i, j = np.triu_indices(len(of), 1)
+    same, cosine = of[i] == of[j], (S/np.sqrt(np.outer(np.diag(S), np.diag(S))))[i, j]
+    e, picked = auroc(cosine[same], cosine[~same]), of[heap == best]
+    return dict(auroc=e.value, rand=float(adjusted_rand_score(of, heap)), effect=float((cosine[same].mean() - cosine[~same].mean())/cosine[~same].std()),
+        texts=len(of), picked=len(picked), purity=float(np.bincount(picked).max()/len(picked)))
+
 class Study:
     "All figures of one victim under its keys"
     def __init__(self, bench, name):
@@ -274,6 +295,7 @@ class Study:
     def label(self, r): return tuple(r[k] for k in ('key', 'what', 'attacker', 'n', 'lam'))
     def keep(self, key, what, attacker='', n=0, lam=0., **figures):
         r = dict(victim=self.name, key=key, what=what, attacker=attacker, n=n, lam=lam) | figures
+        self.bench.note()
         append(self.file, [r])
         self.have.add(self.label(r))
         self.bench.say(*(f'{v:.3f}' if isinstance(v, float) else v for v in r.values() if v == v))
@@ -339,11 +361,21 @@ class Attack:
         if self.pairs is None: self.pairs = [s.pairs(t) for t in (self.mine, self.plain, self.study.plain['unmarked-held'])]
         own, other, none = self.pairs
         own, other = own.first(n), other.first(n)
+        if attacker == 'sorted': own = self.heap(own, none)
         if attacker == 'host': self.weigh(own, self.mine[:n]), self.weigh(other, self.plain[:n])
         f = s.learner(attacker, own, other)
         u = f(none.w, none.x[:, None])[:, 0].float()
         self.learnt[attacker, n] = f, max(float(u.std()), 1e-12), none.by_text(u.cpu().numpy())
         return self.learnt[attacker, n]
+    def heap(self, own, none):
+        "Pairs of the texts of one heap, and a row on how well they were sorted"
+        s, n = self.victim, own.texts
+        of = s.scheme.watermark.rule.draw([f'{self.key}/{p}/0' for p in self.bench.prompts['learn'][:n]])
+        S = beside_unmarked(likeness(own.join(none), s.tokens, s.order, 1e8 if s.device.type == 'cuda' else 2e6), n)
+        h = sorted_texts(S, s.keys)
+        best, of = tightest(S, h), np.array(of)
+        if self.lacks('sorted', 'sorted', n, 0.): self.keep('sorted', 'sorted', n, **how_sorted(S, h, of, best))
+        return own.some(h == best)
     def shape(self, attacker, n, lam):
         "From learnt scores to logits"
         sigma = self.learn(attacker, n)[1]
@@ -400,7 +432,7 @@ def settings_of(a):
     return {k: v for k,v in vars(a).items() if not isinstance(v, Path) and v is not None and k != 'collect'}
 
 def machines(work):
-    "The machines of the figures (the first one in full, others beside it), and those of the texts they were learnt from"
+    "The machines that made figures (the first one in full, others beside it), and those that wrote texts to learn from"
     runs, texts = whole_lines(work/'runs.jsonl'), whole_lines(work/'texts_by.jsonl')
     by = [m for i,m in enumerate(r['machine'] for r in runs) if m not in [r['machine'] for r in runs[:i]]]
     out = dict(runs=[r['settings'] for r in runs], **(by[0] if by else {}))
@@ -433,7 +465,8 @@ def arguments():
     ap.add_argument('--work', type=Path, help='for texts and finished figures; a folder of --out if not given')
     ap.add_argument('--collect', action='store_true', help='gather what is finished in WORK, and no more')
     ap.add_argument('--victims', nargs='+', default=list(VICTIMS), help='names of VICTIMS, or kinds of the registry')
-    ap.add_argument('--attackers', nargs='+', default=['rule', 'host', 'counts'], choices=['rule', 'host', 'counts'])
+    ap.add_argument('--attackers', nargs='+', default=['rule', 'host', 'counts', 'sorted'],
+        choices=['rule', 'host', 'counts', 'sorted'])
     ap.add_argument('--stages', nargs='+', default=['tell', 'forge'], choices=['tell', 'forge'])
     ap.add_argument('--host-for', nargs='+', default=['tournament'], help='victims of the learner with the host')
     ap.add_argument('--keys', type=int, nargs='+', default=[900, 901, 902])
@@ -463,7 +496,6 @@ def main():
     if a.collect: return collect(a)
     torch.set_float32_matmul_precision('high')
     bench = Bench(a)
-    note(a.work/'runs.jsonl', dict(settings=settings_of(a), machine=bench.stamp))
     bench.unmarked(wait=False)
     studies, failed = [Study(bench, v) for v in a.victims], {}
     for most in sorted({max([x for x in a.n if x <= a.first] or a.n), max(a.n)}):
