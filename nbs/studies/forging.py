@@ -280,7 +280,7 @@ def read(scheme, texts):
 def how_sorted(S, heap, of, best):
     "How well likeness tells two texts of one sub-key from two of different ones, and what the heaps are worth"
     i, j = np.triu_indices(len(of), 1)
-    same, cosine = of[i] == of[j], (S/np.sqrt(np.outer(np.diag(S), np.diag(S))))[i, j]
+    same, cosine = of[i] == of[j], S[i, j]
     e, picked = auroc(cosine[same], cosine[~same]), of[heap == best]
     return dict(auroc=e.value, rand=float(adjusted_rand_score(of, heap)), effect=float((cosine[same].mean() - cosine[~same].mean())/cosine[~same].std()),
         texts=len(of), picked=len(picked), purity=float(np.bincount(picked).max()/len(picked)))
@@ -361,17 +361,17 @@ class Attack:
         if self.pairs is None: self.pairs = [s.pairs(t) for t in (self.mine, self.plain, self.study.plain['unmarked-held'])]
         own, other, none = self.pairs
         own, other = own.first(n), other.first(n)
-        if attacker == 'sorted': own = self.heap(own, none)
+        if attacker == 'sorted': own = self.heap(own, other.join(none))
         if attacker == 'host': self.weigh(own, self.mine[:n]), self.weigh(other, self.plain[:n])
         f = s.learner(attacker, own, other)
         u = f(none.w, none.x[:, None])[:, 0].float()
         self.learnt[attacker, n] = f, max(float(u.std()), 1e-12), none.by_text(u.cpu().numpy())
         return self.learnt[attacker, n]
-    def heap(self, own, none):
+    def heap(self, own, plain):
         "Pairs of the texts of one heap, and a row on how well they were sorted"
         s, n = self.victim, own.texts
         of = s.scheme.watermark.rule.draw([f'{self.key}/{p}/0' for p in self.bench.prompts['learn'][:n]])
-        S = beside_unmarked(likeness(own.join(none), s.tokens, s.order, 1e8 if s.device.type == 'cuda' else 2e6), n)
+        S = beside_unmarked(likeness(own.join(plain), s.tokens, s.order, 1e8 if s.device.type == 'cuda' else 2e6), n)
         h = sorted_texts(S, s.keys)
         best, of = tightest(S, h), np.array(of)
         if self.lacks('sorted', 'sorted', n, 0.): self.keep('sorted', 'sorted', n, **how_sorted(S, h, of, best))

@@ -136,29 +136,30 @@ def likeness(pairs, tokens, order, cells=2e6):
     n = torch.bincount(at, minlength=pairs.texts).clamp_min(1).float()
     return (total/(n[:, None]*n)).double().cpu().numpy()
 
-def beside_unmarked(K, n, ridge=.1):
-    "Likeness of the first n texts, in units of what the others, unmarked ones, vary among themselves"
-    u = K[n:, n:].mean()
-    K = K - K[:, n:].mean(1, keepdims=True) - K[:, n:].mean(1)[None] + u
+def beside_unmarked(K, n, ridge=.003):
+    "Likeness of the first n texts: cosines, in units of what the others, unmarked ones, vary among themselves; no text leans to all"
+    u = K[:, n:].mean(1)
+    K = K - u[:, None] - u + u[n:].mean()
     M, A, U = K[:n, :n], K[:n, n:], K[n:, n:]
-    a = ridge*np.trace(U)
-    return (M - A @ np.linalg.solve(U + a*np.eye(len(U)), A.T))*len(U)/a
+    S = M - A @ np.linalg.solve(U + ridge*np.trace(U)*np.eye(len(U)), A.T)
+    S = S/np.sqrt(np.outer(np.diag(S), np.diag(S)))
+    np.fill_diagonal(S, 0)
+    r = S.sum(1)/(n - 1)
+    S = S - r[:, None] - r + r.mean()
+    np.fill_diagonal(S, 0)
+    return S
 
 def sorted_texts(S, k, seed=0):
     "Texts in k heaps, by k-means on the leading directions of a likeness"
     from sklearn.cluster import KMeans
-    S = S/np.sqrt(np.outer(np.diag(S), np.diag(S)))
-    np.fill_diagonal(S, 0)
-    S = S - S.mean(0) - S.mean(1)[:, None] + S.mean()
     v, e = np.linalg.eigh(S)
-    x = e[:, -k+1:]*np.sqrt(np.maximum(v[-k+1:], 0))
-    return KMeans(k, n_init=10, random_state=seed).fit_predict(x)
+    return KMeans(k, n_init=20, random_state=seed).fit_predict(e[:, -k:]*np.sqrt(np.maximum(v[-k:], 0)))
 
 def tightest(S, heap):
     "The heap whose texts are most alike among themselves, of those that are not too small"
     def mean(h):
         s = S[np.ix_(heap == h, heap == h)]
-        return (s.sum() - np.trace(s))/(len(s)*(len(s) - 1))
+        return s.sum()/(len(s)*(len(s) - 1))
     n, least = np.bincount(heap), max(2, len(heap)/len(set(heap))/2)
     return max((h for h in range(len(n)) if n[h] >= least), key=mean)
 
