@@ -12,6 +12,8 @@ marked texts in as many heaps as there are sub-keys, by how alike they are, and 
            of them the true detector accepts at p <= 1%, beside a detector of another key
   washed   marked texts with 30% of their tokens replaced by likely ones that score low, and how many are still found,
            beside as many tokens replaced at random
+  short    beginnings of marked texts of so many tokens, as they are and after half of their words were deleted, and how many are
+           found: what sub-keys cost (the tournament and the bias rule)
 
 The first key has all numbers of texts, the others those up to --others. Each victim first has its first two keys with up to
 --first texts; when all victims have them, the rest follows. Texts and finished figures are kept in WORK, so that it goes on
@@ -29,6 +31,7 @@ from scipy.stats import binomtest
 from sklearn.metrics import adjusted_rand_score
 
 from dew_nb import load_encoder, load_host
+from dew_nb.evaluation.attacks import delete_words
 from dew_nb.evaluation.bench import is_full
 from dew_nb.evaluation.content import content_seed, machine, write_texts
 from dew_nb.evaluation.corpora import build_corpus
@@ -64,6 +67,7 @@ VICTIMS = {
     'TS': ('ts', {})}
 WIDTHS = dict(kgw=3, unigram=0, synthid=3, exp=4, dipmark=3, unbiased=3, morphmark=1)   # of the window that a rule hashes
 CANDIDATES, SHARE, LIKELY = 64, .3, 8
+SHORT = {0.: (8, 12, 16, 20, 24, 32), .5: (20, 30, 40, 60, 80, 120)}     # tokens, by the share of words deleted
 
 def slug(name): return ''.join(ch if ch.isalnum() else '-' for ch in name.lower())
 
@@ -182,8 +186,9 @@ class Victim:
         if first is None: self.scheme = find_scheme(self.kind)(bench.host, enc, key, **params)
         else: self.scheme = first.scheme.rekey(key)
         self.k, self.mask = max(3, WIDTHS.get(self.kind, 3)), special_mask(bench.special).to(self.device)
+        self.geometric = self.kind == 'dew' and self.scheme.config.contexts != 'words'
         self.keys, self.knows = 1, self.kind in WIDTHS        # whether there is a learner of its rule
-        if self.kind != 'dew' or self.scheme.config.contexts == 'words': return
+        if not self.geometric: return
         self.knows = True
         wm = self.scheme.watermark
         self.encode, tokens = wm.contexts, wm.blueprint.tokens
@@ -205,7 +210,7 @@ class Victim:
         return h
     def pairs(self, texts):
         p = self.bench.pairs(texts, self.k)
-        if self.kind == 'dew' and self.knows: p.c = self.contexts(p.w)
+        if self.geometric: p.c = self.contexts(p.w)
         return p
     def learner(self, attacker, own, other):
         "What an attacker makes of pairs"
@@ -280,9 +285,9 @@ def read(scheme, texts):
 def how_sorted(S, heap, of, best):
     "How well likeness tells two texts of one sub-key from two of different ones, and what the heaps are worth"
     i, j = np.triu_indices(len(of), 1)
-    same, cosine = of[i] == of[j], S[i, j]
-    e, picked = auroc(cosine[same], cosine[~same]), of[heap == best]
-    return dict(auroc=e.value, rand=float(adjusted_rand_score(of, heap)), effect=float((cosine[same].mean() - cosine[~same].mean())/cosine[~same].std()),
+    same, picked = of[i] == of[j], of[heap == best]
+    x, y = S[i, j][same], S[i, j][~same]
+    return dict(auroc=auroc(x, y).value if min(len(x), len(y)) > 1 else None, rand=float(adjusted_rand_score(of, heap)),
         texts=len(of), picked=len(picked), purity=float(np.bincount(picked).max()/len(picked)))
 
 class Study:
@@ -315,6 +320,8 @@ class Study:
         of = {k: Attack(self, k, self.keys[(i + 1) % len(self.keys)]) for i,k in enumerate(self.keys) if not self.done(k)}
         if 'tell' in a.stages:
             for x in of.values(): x.tell()
+        if 'short' in a.stages:
+            for x in of.values(): x.short()
         if 'forge' not in a.stages: return
         for x in of.values(): x.controls()
         self.forge(of)
@@ -329,6 +336,7 @@ class Study:
     def done(self, k):
         a, lacks = self.a, []
         if 'tell' in a.stages: lacks += [self.lacks(k, 'tell', *x, 0.) for x in self.wanted(k)]
+        if 'short' in a.stages and self.of[k].geometric: lacks += [self.lacks(k, 'short', '', n, r) for r,ns in SHORT.items() for n in ns]
         if 'forge' in a.stages:
             lacks += [self.lacks(k, 'forged', *x) for x in self.plan(k)] + [self.lacks(k, 'unmarked', '', 0, 0.)]
             if a.washed: lacks += [self.lacks(k, 'washed', *x) for x in self.to_wash(k)]
@@ -398,6 +406,13 @@ class Attack:
             e, r = auroc(x, y), auroc(x, of(theirs)) if theirs is not None else None
             more = dict(rival=r.value, rival_low=r.low, rival_high=r.high) if r else {}
             self.keep('tell', attacker, n, auroc=e.value, auroc_low=e.low, auroc_high=e.high, texts=len(x), **more)
+    def short(self):
+        "Beginnings of marked texts, whole and thinned out"
+        if not self.victim.geometric: return
+        for rate,lengths in SHORT.items():
+            todo = [n for n in lengths if self.lacks('short', '', n, rate)]
+            ids = self.bench.ids([delete_words(t, rate, i) for i,t in enumerate(self.held)] if todo and rate else self.held)
+            for n in todo: self.keep('short', '', n, rate, **read(self.victim.scheme, [self.bench.tok.decode(x[:n]) for x in ids])[0])
     def controls(self):
         b, s = self.bench, self.victim.scheme
         for what,texts,prompts in (('marked', self.held, 'held'), ('unmarked', self.study.plain['unmarked-fresh'], 'fresh')):
@@ -467,7 +482,7 @@ def arguments():
     ap.add_argument('--victims', nargs='+', default=list(VICTIMS), help='names of VICTIMS, or kinds of the registry')
     ap.add_argument('--attackers', nargs='+', default=['rule', 'host', 'counts', 'sorted'],
         choices=['rule', 'host', 'counts', 'sorted'])
-    ap.add_argument('--stages', nargs='+', default=['tell', 'forge'], choices=['tell', 'forge'])
+    ap.add_argument('--stages', nargs='+', default=['tell', 'forge', 'short'], choices=['tell', 'forge', 'short'])
     ap.add_argument('--host-for', nargs='+', default=['tournament'], help='victims of the learner with the host')
     ap.add_argument('--keys', type=int, nargs='+', default=[900, 901, 902])
     ap.add_argument('--n', type=int, nargs='+', default=[25, 100, 250, 1000, 2000])
