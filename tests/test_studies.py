@@ -273,6 +273,41 @@ def test_counts_find_a_green_list(monkeypatch):
     hashed = m.BySame(own, other, 3)(w, ids)[0]
     assert int((hashed != 0).sum()) < 5 and float(hashed[own.x[0]]) > 0    # a window of three tokens hardly comes twice
 
+def test_texts_are_sorted_by_key(monkeypatch):
+    "Texts that two keys of a toy tournament drew: likeness is the kernel's mean, and the heaps are the keys'"
+    np, torch = pytest.importorskip('numpy'), pytest.importorskip('torch')
+    from dew_nb.tournament import SignKernel, layer_contexts, tournament
+    m = study_module('stealing', monkeypatch)
+    g, n, d, V = torch.Generator().manual_seed(0), 60, 12, 80
+    normal = lambda *s: torch.randn(*s, generator=g)
+    unit = lambda x: torch.nn.functional.normalize(x, dim=-1)
+    tokens, words = unit(normal(V, d)), normal(30, d)
+    keys = [(normal(20, d, d), normal(20, 1, d)) for _ in range(2)]
+    def pairs(which):
+        p = object.__new__(m.Pairs)
+        p.i, p.texts, p.at = np.repeat(np.arange(len(which)), n), len(which), [np.arange(n)]*len(which)
+        p.w = torch.randint(30, (len(p.i), 3), generator=g)
+        p.c, p.weight, prob = unit(words[p.w].sum(1)), torch.ones(len(p.i)), torch.full((n, V), 1/V)
+        p.x = torch.cat([torch.multinomial(prob if k is None else tournament(prob, torch.sign(layer_contexts(c, *keys[k]) @ tokens.T)), 1, generator=g)[:, 0]
+                         for k,c in zip(which, p.c.split(n))])
+        return p
+    of = np.arange(24) % 2
+    own, plain = pairs(of.tolist()), pairs([None]*12)
+    both = own.join(plain)
+    K = m.likeness(both, tokens, 2, cells=3e4)
+    a, b = both.some(np.arange(36) == 3), both.some(np.arange(36) == 30)
+    true = SignKernel(2)(tokens[a.x] @ tokens[b.x].T, (a.c @ b.c.T).clamp(-1, 1)).mean()
+    assert abs(K[3, 30] - float(true)) < 1e-6 and abs(K - K.T).max() < 1e-6
+    S = m.beside_unmarked(K, 24)
+    heap = m.sorted_texts(S, 2)
+    right = (heap == of).mean()
+    assert max(right, 1 - right) > .9
+    mixed = m.sorted_texts(np.random.default_rng(0).permutation(S.ravel()).reshape(S.shape), 2)
+    assert .2 < (mixed == of).mean() < .8                       # no likeness, no sorting
+    best = m.tightest(S, heap)
+    some = own.some(heap == best)
+    assert some.texts == (heap == best).sum() and some.i.max() == some.texts - 1 and len(some.x) == n*some.texts
+
 def test_forging_in_small(tiny, tmp_path, monkeypatch):
     "Two victims on a toy host, stopped and gone on with"
     pd = pytest.importorskip('pandas')
@@ -282,6 +317,8 @@ def test_forging_in_small(tiny, tmp_path, monkeypatch):
     m.load_host, m.load_encoder = cache(partial(m.load_host, str(tiny))), cache(m.load_encoder)
     m.build_corpus = partial(m.build_corpus, source='topics')
     monkeypatch.setitem(m.VICTIMS, 'tournament', ('dew', dict(preset='tournament', n=16, layers=4)))
+    monkeypatch.setitem(m.VICTIMS, 'sub-keys 2', ('dew', dict(preset='tournament', n=16, layers=4, keys=2)))
+    monkeypatch.setattr(m, 'SHORT', {0.: (8, 14), .5: (8,)})
     size = '--n 2 3 --others 2 --keys 5 6 --held 3 --forged 2 --washed 2 --tokens 14 --batch 9'.split()
     def run(*victims):
         monkeypatch.setattr(sys, 'argv', ['forging.py', '--out', str(tmp_path), *size, '--victims', *victims])
@@ -309,6 +346,13 @@ def test_forging_in_small(tiny, tmp_path, monkeypatch):
     shares = (shares['p_value'] <= .01).groupby([shares[c] for c in ('victim', 'key', 'attacker', 'n', 'lam')]).mean()
     forged = d[d['what'] == 'forged'].set_index(list(shares.index.names))['found']
     pd.testing.assert_series_equal(shares.sort_index(), forged.sort_index(), check_names=False)
+    assert (d[d['what'] == 'short'].groupby(['victim', 'lam']).size().to_dict() == {('tournament', 0.): 4, ('tournament', .5): 2})
+    e = run('sub-keys 2').query('victim == "sub-keys 2" and attacker == "sorted"')
+    assert e['what'].tolist() == ['forged', 'sorted', 'tell', 'washed'] and set(e['key']) == {5} and set(e['n']) == {3}
+    assert e['purity'].dropna().between(.5, 1).all() and e['picked'].dropna().between(1, 3).all()
+    run('sub-keys 2')
+    info = json.loads((tmp_path/'forging.json').read_text())
+    assert len(info['runs']) == 3                               # a run without a new figure leaves no trace
     with pytest.raises(ValueError, match='Unknown name'): run('unigramm')
 
 @pytest.mark.long

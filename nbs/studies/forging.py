@@ -2,15 +2,18 @@
 
     python nbs/studies/forging.py --work WORK --out nbs/studies/data
 
-The attacker has the host, n texts that the victim marked with one key, and as many unmarked ones. Three learners (see
+The attacker has the host, n texts that the victim marked with one key, and as many unmarked ones. Learners (see
 stealing.py): 'rule' knows everything but the key; 'host' also weights each pair with 1 - the host's probability of its token;
-'counts' knows no rule and is the stealing attack of the literature. For each victim and key:
+'counts' knows no rule and is the stealing attack of the literature. Against sub-keys there is 'sorted' beside them: it puts the
+marked texts in as many heaps as there are sub-keys, by how alike they are, and learns from one. For each victim and key:
 
   tell     AUROC of the learnt score of fresh marked texts against unmarked texts, and against another key's
   forged   texts written with lam*tanh(learnt/deviation) on the host's 64 likeliest tokens ('counts': lam*learnt), and how many
            of them the true detector accepts at p <= 1%, beside a detector of another key
   washed   marked texts with 30% of their tokens replaced by likely ones that score low, and how many are still found,
            beside as many tokens replaced at random
+  short    beginnings of marked texts of so many tokens, as they are and after half of their words were deleted, and how many are
+           found: what sub-keys cost (the tournament and the bias rule)
 
 The first key has all numbers of texts, the others those up to --others. Each victim first has its first two keys with up to
 --first texts; when all victims have them, the rest follows. Texts and finished figures are kept in WORK, so that it goes on
@@ -25,8 +28,10 @@ import pandas as pd
 import torch
 from filelock import FileLock, Timeout
 from scipy.stats import binomtest
+from sklearn.metrics import adjusted_rand_score
 
 from dew_nb import load_encoder, load_host
+from dew_nb.evaluation.attacks import delete_words
 from dew_nb.evaluation.bench import is_full
 from dew_nb.evaluation.content import content_seed, machine, write_texts
 from dew_nb.evaluation.corpora import build_corpus
@@ -37,7 +42,7 @@ from dew_nb.rates import auroc
 from dew_nb.tables import unit_vectors
 from dew_nb.windows import last_windows, special_mask
 
-from stealing import ByForm, ByKernel, ByRatio, BySame, Pairs
+from stealing import ByForm, ByKernel, ByRatio, BySame, Pairs, beside_unmarked, likeness, sorted_texts, tightest
 
 VICTIMS = {
     'tournament': ('dew', dict(preset='tournament')),
@@ -46,6 +51,10 @@ VICTIMS = {
     'KGW': ('kgw', dict(width=3, gamma=.5, delta=2.)),
     'Unigram': ('unigram', dict(gamma=.5, delta=2.)),
     'sub-keys': ('dew', dict(preset='tournament', keys=64)),
+    'sub-keys 2': ('dew', dict(preset='tournament', keys=2)),
+    'sub-keys 4': ('dew', dict(preset='tournament', keys=4)),
+    'sub-keys 8': ('dew', dict(preset='tournament', keys=8)),
+    'sub-keys 16': ('dew', dict(preset='tournament', keys=16)),
     'order 1': ('dew', dict(preset='tournament', order=1)),
     'order 3': ('dew', dict(preset='tournament', order=3)),
     'words': ('dew', dict(preset='multilingual')),
@@ -54,9 +63,11 @@ VICTIMS = {
     'Unbiased': ('unbiased', {}),
     'MorphMark': ('morphmark', {}),
     'SIR': ('sir', {}),
-    'X-SIR': ('xsir', {})}
+    'X-SIR': ('xsir', {}),
+    'TS': ('ts', {})}
 WIDTHS = dict(kgw=3, unigram=0, synthid=3, exp=4, dipmark=3, unbiased=3, morphmark=1)   # of the window that a rule hashes
 CANDIDATES, SHARE, LIKELY = 64, .3, 8
+SHORT = {0.: (8, 12, 16, 20, 24, 32), .5: (20, 30, 40, 60, 80, 120)}     # tokens, by the share of words deleted
 
 def slug(name): return ''.join(ch if ch.isalnum() else '-' for ch in name.lower())
 
@@ -71,7 +82,11 @@ class Bench:
         self.prompts = dict(held=P[:a.held], fresh=P[a.held:a.held+a.forged], learn=P[a.held+a.forged:])
         for part,n in (('held', a.use_held), ('fresh', a.use_forged)): self.prompts[part] = self.prompts[part][:n]
         for d in ('texts', 'rows'): (a.work/d).mkdir(parents=True, exist_ok=True)
-        self.stamp, self.t0 = machine(self.host, self.enc), time.time()
+        self.stamp, self.t0, self.noted = machine(self.host, self.enc), time.time(), False
+    def note(self):
+        "Name this run and its machine, once a figure came of it"
+        if not self.noted: note(self.a.work/'runs.jsonl', dict(settings=settings_of(self.a), machine=self.stamp))
+        self.noted = True
     def say(self, *what): print(f'{time.time()-self.t0:6.0f} s', *what, flush=True)
     def ids(self, texts): return self.tok(list(texts), add_special_tokens=False)['input_ids'] if len(texts) else []
     def pairs(self, texts, k): return Pairs(self.ids(texts), k, self.special, self.device)
@@ -171,13 +186,15 @@ class Victim:
         if first is None: self.scheme = find_scheme(self.kind)(bench.host, enc, key, **params)
         else: self.scheme = first.scheme.rekey(key)
         self.k, self.mask = max(3, WIDTHS.get(self.kind, 3)), special_mask(bench.special).to(self.device)
-        self.knows = self.kind in WIDTHS                      # whether there is a learner of its rule
-        if self.kind != 'dew' or self.scheme.config.contexts == 'words': return
+        self.geometric = self.kind == 'dew' and self.scheme.config.contexts != 'words'
+        self.keys, self.knows = 1, self.kind in WIDTHS        # whether there is a learner of its rule
+        if not self.geometric: return
         self.knows = True
         wm = self.scheme.watermark
         self.encode, tokens = wm.contexts, wm.blueprint.tokens
         if not getattr(self.encode, 'needs_encoder', True): self.encode = self.encode.to(self.device)
         self.k, self.order = self.encode.k, self.scheme.config.order
+        self.keys = self.scheme.config.keys
         self.tokens = first.tokens if first else unit_vectors(tokens.embeddings, tokens.whitening).float().to(self.device)
     def processor(self, width, prompts):
         if self.kind == 'dew': return self.scheme.watermark.processor(width, [f'{self.key}/{p}' for p in prompts])
@@ -193,7 +210,7 @@ class Victim:
         return h
     def pairs(self, texts):
         p = self.bench.pairs(texts, self.k)
-        if self.kind == 'dew' and self.knows: p.c = self.contexts(p.w)
+        if self.geometric: p.c = self.contexts(p.w)
         return p
     def learner(self, attacker, own, other):
         "What an attacker makes of pairs"
@@ -216,6 +233,7 @@ def arms(a, victim, first, n):
     if not first: return out
     strong = sorted({x for x in n if x == 250} | {max(n)})
     if out: out += [('rule', x, l) for l in a.lam[1:] for x in strong]
+    if 'sorted' in a.attackers and victim.keys > 1: out += [('sorted', x, a.lam[0]) for x in strong]
     if 'host' in a.attackers and victim.name in a.host_for: out += [('host', x, a.lam[0]) for x in strong]
     if 'counts' in a.attackers: out += [('counts', x, l) for l in a.steal for x in strong]
     return out
@@ -264,6 +282,14 @@ def read(scheme, texts):
     hit = int((m['p_value'] <= .01).sum())
     return share(hit, len(texts)) | dict(score=float(np.mean(m['score']))), m
 
+def how_sorted(S, heap, of, best):
+    "How well likeness tells two texts of one sub-key from two of different ones, and what the heaps are worth"
+    i, j = np.triu_indices(len(of), 1)
+    same, picked = of[i] == of[j], of[heap == best]
+    x, y = S[i, j][same], S[i, j][~same]
+    return dict(auroc=auroc(x, y).value if min(len(x), len(y)) > 1 else None, rand=float(adjusted_rand_score(of, heap)),
+        texts=len(of), picked=len(picked), purity=float(np.bincount(picked).max()/len(picked)))
+
 class Study:
     "All figures of one victim under its keys"
     def __init__(self, bench, name):
@@ -274,6 +300,7 @@ class Study:
     def label(self, r): return tuple(r[k] for k in ('key', 'what', 'attacker', 'n', 'lam'))
     def keep(self, key, what, attacker='', n=0, lam=0., **figures):
         r = dict(victim=self.name, key=key, what=what, attacker=attacker, n=n, lam=lam) | figures
+        self.bench.note()
         append(self.file, [r])
         self.have.add(self.label(r))
         self.bench.say(*(f'{v:.3f}' if isinstance(v, float) else v for v in r.values() if v == v))
@@ -293,6 +320,8 @@ class Study:
         of = {k: Attack(self, k, self.keys[(i + 1) % len(self.keys)]) for i,k in enumerate(self.keys) if not self.done(k)}
         if 'tell' in a.stages:
             for x in of.values(): x.tell()
+        if 'short' in a.stages:
+            for x in of.values(): x.short()
         if 'forge' not in a.stages: return
         for x in of.values(): x.controls()
         self.forge(of)
@@ -307,6 +336,7 @@ class Study:
     def done(self, k):
         a, lacks = self.a, []
         if 'tell' in a.stages: lacks += [self.lacks(k, 'tell', *x, 0.) for x in self.wanted(k)]
+        if 'short' in a.stages and self.of[k].geometric: lacks += [self.lacks(k, 'short', '', n, r) for r,ns in SHORT.items() for n in ns]
         if 'forge' in a.stages:
             lacks += [self.lacks(k, 'forged', *x) for x in self.plan(k)] + [self.lacks(k, 'unmarked', '', 0, 0.)]
             if a.washed: lacks += [self.lacks(k, 'washed', *x) for x in self.to_wash(k)]
@@ -339,11 +369,21 @@ class Attack:
         if self.pairs is None: self.pairs = [s.pairs(t) for t in (self.mine, self.plain, self.study.plain['unmarked-held'])]
         own, other, none = self.pairs
         own, other = own.first(n), other.first(n)
+        if attacker == 'sorted': own = self.heap(own, other.join(none))
         if attacker == 'host': self.weigh(own, self.mine[:n]), self.weigh(other, self.plain[:n])
         f = s.learner(attacker, own, other)
         u = f(none.w, none.x[:, None])[:, 0].float()
         self.learnt[attacker, n] = f, max(float(u.std()), 1e-12), none.by_text(u.cpu().numpy())
         return self.learnt[attacker, n]
+    def heap(self, own, plain):
+        "Pairs of the texts of one heap, and a row on how well they were sorted"
+        s, n = self.victim, own.texts
+        of = s.scheme.watermark.rule.draw([f'{self.key}/{p}/0' for p in self.bench.prompts['learn'][:n]])
+        S = beside_unmarked(likeness(own.join(plain), s.tokens, s.order, 1e8 if s.device.type == 'cuda' else 2e6), n)
+        h = sorted_texts(S, s.keys)
+        best, of = tightest(S, h), np.array(of)
+        if self.lacks('sorted', 'sorted', n, 0.): self.keep('sorted', 'sorted', n, **how_sorted(S, h, of, best))
+        return own.some(h == best)
     def shape(self, attacker, n, lam):
         "From learnt scores to logits"
         sigma = self.learn(attacker, n)[1]
@@ -366,6 +406,13 @@ class Attack:
             e, r = auroc(x, y), auroc(x, of(theirs)) if theirs is not None else None
             more = dict(rival=r.value, rival_low=r.low, rival_high=r.high) if r else {}
             self.keep('tell', attacker, n, auroc=e.value, auroc_low=e.low, auroc_high=e.high, texts=len(x), **more)
+    def short(self):
+        "Beginnings of marked texts, whole and thinned out"
+        if not self.victim.geometric: return
+        for rate,lengths in SHORT.items():
+            todo = [n for n in lengths if self.lacks('short', '', n, rate)]
+            ids = self.bench.ids([delete_words(t, rate, i) for i,t in enumerate(self.held)] if todo and rate else self.held)
+            for n in todo: self.keep('short', '', n, rate, **read(self.victim.scheme, [self.bench.tok.decode(x[:n]) for x in ids])[0])
     def controls(self):
         b, s = self.bench, self.victim.scheme
         for what,texts,prompts in (('marked', self.held, 'held'), ('unmarked', self.study.plain['unmarked-fresh'], 'fresh')):
@@ -400,7 +447,7 @@ def settings_of(a):
     return {k: v for k,v in vars(a).items() if not isinstance(v, Path) and v is not None and k != 'collect'}
 
 def machines(work):
-    "The machines of the figures (the first one in full, others beside it), and those of the texts they were learnt from"
+    "The machines that made figures (the first one in full, others beside it), and those that wrote texts to learn from"
     runs, texts = whole_lines(work/'runs.jsonl'), whole_lines(work/'texts_by.jsonl')
     by = [m for i,m in enumerate(r['machine'] for r in runs) if m not in [r['machine'] for r in runs[:i]]]
     out = dict(runs=[r['settings'] for r in runs], **(by[0] if by else {}))
@@ -433,8 +480,9 @@ def arguments():
     ap.add_argument('--work', type=Path, help='for texts and finished figures; a folder of --out if not given')
     ap.add_argument('--collect', action='store_true', help='gather what is finished in WORK, and no more')
     ap.add_argument('--victims', nargs='+', default=list(VICTIMS), help='names of VICTIMS, or kinds of the registry')
-    ap.add_argument('--attackers', nargs='+', default=['rule', 'host', 'counts'], choices=['rule', 'host', 'counts'])
-    ap.add_argument('--stages', nargs='+', default=['tell', 'forge'], choices=['tell', 'forge'])
+    ap.add_argument('--attackers', nargs='+', default=['rule', 'host', 'counts', 'sorted'],
+        choices=['rule', 'host', 'counts', 'sorted'])
+    ap.add_argument('--stages', nargs='+', default=['tell', 'forge', 'short'], choices=['tell', 'forge', 'short'])
     ap.add_argument('--host-for', nargs='+', default=['tournament'], help='victims of the learner with the host')
     ap.add_argument('--keys', type=int, nargs='+', default=[900, 901, 902])
     ap.add_argument('--n', type=int, nargs='+', default=[25, 100, 250, 1000, 2000])
@@ -463,7 +511,6 @@ def main():
     if a.collect: return collect(a)
     torch.set_float32_matmul_precision('high')
     bench = Bench(a)
-    note(a.work/'runs.jsonl', dict(settings=settings_of(a), machine=bench.stamp))
     bench.unmarked(wait=False)
     studies, failed = [Study(bench, v) for v in a.victims], {}
     for most in sorted({max([x for x in a.n if x <= a.first] or a.n), max(a.n)}):

@@ -31,6 +31,20 @@ class Pairs:
         new.texts, new.at = min(n, self.texts), self.at[:n]
         new.c = None if self.c is None else self.c[:keep]
         return new
+    def some(self, keep):
+        "Those of the texts that `keep` (booleans, one a text) names"
+        new, at = object.__new__(Pairs), np.asarray(keep)[self.i]
+        t = torch.from_numpy(at).to(self.x.device)
+        new.w, new.x, new.weight = (v[t] for v in (self.w, self.x, self.weight))
+        new.i, new.texts = (np.cumsum(keep) - 1)[self.i[at]], int(np.sum(keep))
+        new.at, new.c = [a for a,k in zip(self.at, keep) if k], None if self.c is None else self.c[t]
+        return new
+    def join(self, other):
+        "Those of both"
+        new = object.__new__(Pairs)
+        new.w, new.x, new.weight, new.c = (torch.cat([a, b]) for a,b in zip((self.w, self.x, self.weight, self.c), (other.w, other.x, other.weight, other.c)))
+        new.i, new.texts, new.at = np.r_[self.i, other.i + self.texts], self.texts + other.texts, [*self.at, *other.at]
+        return new
     def by_text(self, v):
         "The mean of a number a pair, for each text"
         n = np.bincount(self.i, minlength=self.texts)
@@ -107,6 +121,47 @@ class ByForm:
         self.m = inverse(torch.cat(t)) @ D @ inverse(torch.cat(c))
     def __call__(self, w, ids):
         return torch.einsum('nmd,nd->nm', self.tokens[ids], self.contexts(w) @ self.m.T)
+
+@torch.no_grad()
+def likeness(pairs, tokens, order, cells=2e6):
+    "(texts, texts) mean of the tournament's kernel over all pairs of one text with all of another"
+    at = torch.from_numpy(pairs.i).to(pairs.x.device)
+    u, x = torch.unique(pairs.x, return_inverse=True)
+    rho, total = tokens[u] @ tokens[u].T, pairs.c.new_zeros(pairs.texts, pairs.texts)
+    for i in torch.arange(len(at), device=at.device).split(max(1, int(cells//len(at)))):
+        cc = (pairs.c[i] @ pairs.c.T).clamp(-1, 1)
+        K = sign_correlation((rho[x[i]][:, x]*cc).clamp(-1, 1))*sign_correlation(cc)**(order - 1)
+        by = K.new_zeros(len(i), pairs.texts).index_add_(1, at, K)
+        total.index_add_(0, at[i], by)
+    n = torch.bincount(at, minlength=pairs.texts).clamp_min(1).float()
+    return (total/(n[:, None]*n)).double().cpu().numpy()
+
+def beside_unmarked(K, n, ridge=.003):
+    "Likeness of the first n texts: cosines, in units of what the others, unmarked ones, vary among themselves; no text leans to all"
+    u = K[:, n:].mean(1)
+    K = K - u[:, None] - u + u[n:].mean()
+    M, A, U = K[:n, :n], K[:n, n:], K[n:, n:]
+    S = M - A @ np.linalg.solve(U + ridge*np.trace(U)*np.eye(len(U)), A.T)
+    S = S/np.sqrt(np.outer(np.diag(S), np.diag(S)))
+    np.fill_diagonal(S, 0)
+    r = S.sum(1)/(n - 1)
+    S = S - r[:, None] - r + r.mean()
+    np.fill_diagonal(S, 0)
+    return S
+
+def sorted_texts(S, k, seed=0):
+    "Texts in k heaps, by k-means on the leading directions of a likeness"
+    from sklearn.cluster import KMeans
+    v, e = np.linalg.eigh(S)
+    return KMeans(k, n_init=20, random_state=seed).fit_predict(e[:, -k:]*np.sqrt(np.maximum(v[-k:], 0)))
+
+def tightest(S, heap):
+    "The heap whose texts are most alike among themselves, of those that are not too small"
+    def mean(h):
+        s = S[np.ix_(heap == h, heap == h)]
+        return s.sum()/(len(s)*(len(s) - 1))
+    n, least = np.bincount(heap), max(2, len(heap)/len(set(heap))/2)
+    return max((h for h in range(len(n)) if n[h] >= least), key=mean)
 
 def named(w, ids, width, code=None):
     "One number for each pair of the last `width` tokens (or what `code` makes of them) and a token"
