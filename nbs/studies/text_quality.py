@@ -14,10 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GroupKFold, cross_val_predict
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from dew_nb import load_encoder, load_host
 from dew_nb.evaluation.content import machine, read_texts, write_texts
@@ -75,6 +71,10 @@ def measures(text):
 
 def told_apart(X, marked, prompt, seed=0):
     "AUROC of a cross-validated logistic regression"
+    from sklearn.linear_model import LogisticRegression           # a judge does without
+    from sklearn.model_selection import GroupKFold, cross_val_predict
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
     model = make_pipeline(StandardScaler(), LogisticRegression(C=.01, max_iter=1000))
     p = cross_val_predict(model, X, marked, groups=prompt, cv=GroupKFold(5, shuffle=True, random_state=seed),
                           method='predict_proba')[:, 1]
@@ -102,15 +102,19 @@ def tell(a, d):
 
 
 def judge(a, d):
-    "Perplexity of each text by a second model"
-    t0, host = time.time(), load_host(a.judge, device=a.device)
-    ppl = perplexity(host, d['text'].tolist(), d['prompt'].tolist(), a.batch).values
-    out = d[['T', 'source', 'seed', 'i']].assign(ppl=ppl.astype('float32'))
-    out.to_parquet(a.out/'second_model.parquet', index=False, compression='zstd')
+    "Perplexity of each text by a second model; what a run that was cut short left is taken up again"
+    t0, host, file = time.time(), load_host(a.judge, device=a.device), a.out/'second_model.parquet'
+    rows = [pd.read_parquet(file)] if file.exists() else []
+    done = {(T, s) for r in rows for T,s in zip(r['T'], r['source'])}
     command = f'python nbs/studies/text_quality.py --only judge --judge {a.judge} --out nbs/studies/data'
+    for (T,s),t in d.groupby(['T', 'source'], sort=False):
+        if (T, s) in done: continue
+        ppl = perplexity(host, t['text'].tolist(), t['prompt'].tolist(), a.batch).values
+        rows.append(t[['T', 'source', 'seed', 'i']].assign(ppl=ppl.astype('float32')))
+        pd.concat(rows).to_parquet(file, index=False, compression='zstd')
+        print(T, s, round(float(np.median(ppl)), 2), flush=True)
     (a.out/'second_model.json').write_text(json.dumps(dict(command=command, judge=a.judge, texts=a.texts,
         seconds=round(time.time() - t0), **machine(host)), indent=1) + '\n')
-    print(out.groupby(['T', 'source'])['ppl'].median().round(2).to_dict(), flush=True)
 
 
 def main():
