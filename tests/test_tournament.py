@@ -1,6 +1,7 @@
 "The tournament rule with compiled contexts from end to end, with an encoder that is quick because it means nothing"
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -29,6 +30,14 @@ def test_marked_and_unmarked(wm, texts):
     marked, plain = (wm.detector().detect(t) for t in texts)
     assert all(r.p_value < 1e-3 for r in marked) and not any(r.p_value < 1e-2 for r in plain)
     assert all(-1 <= np.nanmin(r.token_scores) and np.nanmax(r.token_scores) <= 1 for r in marked)
+
+
+def test_what_is_not_said_twice_is_read_as_before(wm, texts):
+    "token_repeat changes what is written, and the detector of the scheme without it finds the mark"
+    config = replace(wm.config, token_repeat=.05)
+    sparing = replace(wm, config=config, rule=replace(wm.rule, config=config))
+    new = sparing.generate(['The old harbour', 'To bake a good loaf of bread'], max_new_tokens=48, seed=1, temperature=.9)
+    assert new != texts[0] and all(r.p_value < 1e-3 for r in wm.detector().detect(new))
 
 
 def test_file_needs_no_encoder(wm, texts, tmp_path):

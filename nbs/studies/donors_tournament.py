@@ -4,23 +4,28 @@
 
 The host writes with the donor's vectors after the first 60 prompts of the main table, under the keys of two seeds, on any
 machine (a few minutes of a processor). What is written so is read with the host's tokenizer and, unless --readers says host
-alone, with the donor's by a detector that does not know who wrote (its table of contexts is the encoder's work on the donor's
-262,144 tokens, made once, and wants a GPU). Unmarked, human and natively marked texts of the same prompts are the stored ones. Each text is read
+alone, with the donor's by a detector that does not know who wrote. Its table of contexts is the encoder's work on the donor's
+262,144 tokens, which wants a GPU; here it is made for the tokens that occur, in these texts or in the reference sample, and the
+others, with a twentieth of the weight in the table's mean, stay 0. Unmarked, human and natively marked texts of the same prompts are the stored ones. Each text is read
 as it is, with 30% and 50% of its words deleted, and, the first 30 of each seed, in French (--french 0: without; DEW_MODELS names
 the folder of the translation model). Writes donors_tournament_texts.jsonl.gz (the new texts, which are not written again),
 donors_tournament.parquet (a row for each reading) and donors_tournament.json.
 """
 import argparse, json, time
+from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
+from dew_nb import compiled
 from dew_nb.evaluation.bench import Bench
 from dew_nb.evaluation.content import machine, read_texts, write_texts
 from dew_nb.evaluation.kinds import make_attack
 from dew_nb.evaluation.registry import SCHEMES
 from dew_nb.evaluation.store import load_results
 from dew_nb.hosts import load_host
+from dew_nb.sources import reference_texts
 
 HERE = Path(__file__).parent
 HOST, DONOR = 'smollm2-135m', 'gemma3-270m'
@@ -58,15 +63,30 @@ def attacks(a, host):
     return out
 
 
-def readings(d, seed, attack, n, schemes):
-    "Every text of a seed after an attack, by every reader that has a say"
-    for source,x in d[(d['seed'] == seed) & (d['i'] < n)].groupby('source'):
-        texts = attack(x['text'].tolist(), seed)
-        for (table,reader,s),scheme in schemes.items():
-            if s != seed or source in ('native', 'donor') and source != table: continue
-            m = scheme.measure(texts)
-            yield pd.DataFrame(dict(table=table, reader=reader, source=source, seed=seed, i=x['i'].to_numpy(),
-                                    z=m['score'], p_value=m['p_value'], n_scored=m['n_scored']))
+def attacked(a, d, host):
+    "Texts of each source and seed after each attack"
+    for name,(attack,n) in attacks(a, host).items():
+        for (source,s),x in d[d['i'] < n].groupby(['source', 'seed']):
+            yield dict(attack=name, source=source, seed=s, i=x['i'].to_numpy()), attack(x['text'].tolist(), s)
+        print(name, flush=True)
+
+
+def only_tokens_of(texts, donor):
+    "From here on token vectors are those of tokens that occur in the texts or in the reference sample"
+    read = donor.tokenizer([*texts, *reference_texts()], add_special_tokens=False)['input_ids']
+    ids = np.unique(np.concatenate(read).astype(np.int64))
+    @lru_cache
+    def few(encoder, host, progress=None): return compiled.token_vectors(encoder, host.tokenizer, len(host.embeddings), ids, progress)
+    compiled.cached_token_vectors = few                    # made once for all keys
+    print(len(ids), 'tokens of the donor', flush=True)
+
+
+def readings(labels, texts, schemes):
+    "Texts of a source and a seed, by every reader that has a say"
+    for (table,reader,s),scheme in schemes.items():
+        if s != labels['seed'] or labels['source'] in ('native', 'donor') and labels['source'] != table: continue
+        m = scheme.measure(texts)
+        yield pd.DataFrame(dict(table=table, reader=reader, **labels, z=m['score'], p_value=m['p_value'], n_scored=m['n_scored']))
 
 
 def arguments():
@@ -97,8 +117,10 @@ def main():
         first = SCHEMES[kind](host, enc, a.seeds[0], preset='tournament', **more)
         for s in a.seeds: schemes[table,reader,s] = first if s == a.seeds[0] else first.rekey(s)
     d = pd.concat([d, written(a, d, how, bench, schemes)], ignore_index=True)
-    out = [r.assign(attack=name) for name,(attack,n) in attacks(a, host).items() for s in a.seeds for r in readings(d, s, attack, n, schemes)]
-    out = pd.concat(out, ignore_index=True)
+    pieces = list(attacked(a, d, host))
+    if 'donor' in a.readers: only_tokens_of([t for _,texts in pieces for t in texts], donor)
+    out = pd.concat([r for x in pieces for r in readings(*x, schemes)], ignore_index=True)
+    out = out[['table', 'reader', 'source', 'seed', 'i', 'z', 'p_value', 'n_scored', 'attack']]
     out.to_parquet(a.out/'donors_tournament.parquet', index=False, compression='zstd')
     (a.out/'donors_tournament.json').write_text(json.dumps(dict(command=f'python nbs/studies/donors_tournament.py --readers {" ".join(a.readers)} --french {a.french} --out nbs/studies/data',
         settings={k: v for k,v in vars(a).items() if k in ('texts', 'french', 'seeds', 'readers')}, donor=DONOR, generation=how,

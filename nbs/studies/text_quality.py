@@ -8,16 +8,17 @@ keeps them in a file, or reads them from there). Writes text_quality.parquet (a 
 classifier's AUROC for each scheme, settings, machine) and, with --judge, second_model.parquet (perplexity of each text by that
 model, a stranger to the host) and second_model.json. The classifier is a logistic regression on the encoder's vectors of whole
 texts, with prompts kept together in five folds. Twelve minutes on two cores without a judge, which wants a GPU (--only judge).
+Repetition alone, of every unattacked text of one study's results (before they are packed), in seconds:
+
+    python nbs/studies/text_quality.py --repeats results/token_repeat --out nbs/studies/data
+
+writes token_repeat_quality.parquet.
 """
 import argparse, json, time
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GroupKFold, cross_val_predict
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from dew_nb import load_encoder, load_host
 from dew_nb.evaluation.content import machine, read_texts, write_texts
@@ -75,6 +76,10 @@ def measures(text):
 
 def told_apart(X, marked, prompt, seed=0):
     "AUROC of a cross-validated logistic regression"
+    from sklearn.linear_model import LogisticRegression           # a judge does without
+    from sklearn.model_selection import GroupKFold, cross_val_predict
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
     model = make_pipeline(StandardScaler(), LogisticRegression(C=.01, max_iter=1000))
     p = cross_val_predict(model, X, marked, groups=prompt, cv=GroupKFold(5, shuffle=True, random_state=seed),
                           method='predict_proba')[:, 1]
@@ -101,16 +106,28 @@ def tell(a, d):
     (a.out/'text_quality.json').write_text(json.dumps(dict(told_apart=told, texts=a.texts, **machine(None, enc)), indent=1) + '\n')
 
 
+def repeats(a):
+    "Repetition of each unattacked text of a study's results"
+    d = load_results(a.repeats).texts.query("attack == 'none'").reset_index(drop=True)
+    out = pd.DataFrame(map(measures, d['text'])).join(d[['source', 'seed', 'i']])
+    out.to_parquet(a.out/f'{a.repeats.name}_quality.parquet', index=False, compression='zstd')
+    print(out.groupby(['source', 'seed'])[['rep_2', 'rep_3', 'longest', 'distinct_1']].mean().round(4))
+
+
 def judge(a, d):
-    "Perplexity of each text by a second model"
-    t0, host = time.time(), load_host(a.judge, device=a.device)
-    ppl = perplexity(host, d['text'].tolist(), d['prompt'].tolist(), a.batch).values
-    out = d[['T', 'source', 'seed', 'i']].assign(ppl=ppl.astype('float32'))
-    out.to_parquet(a.out/'second_model.parquet', index=False, compression='zstd')
+    "Perplexity of each text by a second model; what a run that was cut short left is taken up again"
+    t0, host, file = time.time(), load_host(a.judge, device=a.device), a.out/'second_model.parquet'
+    rows = [pd.read_parquet(file)] if file.exists() else []
+    done = {(T, s) for r in rows for T,s in zip(r['T'], r['source'])}
     command = f'python nbs/studies/text_quality.py --only judge --judge {a.judge} --out nbs/studies/data'
+    for (T,s),t in d.groupby(['T', 'source'], sort=False):
+        if (T, s) in done: continue
+        ppl = perplexity(host, t['text'].tolist(), t['prompt'].tolist(), a.batch).values
+        rows.append(t[['T', 'source', 'seed', 'i']].assign(ppl=ppl.astype('float32')))
+        pd.concat(rows).to_parquet(file, index=False, compression='zstd')
+        print(T, s, round(float(np.median(ppl)), 2), flush=True)
     (a.out/'second_model.json').write_text(json.dumps(dict(command=command, judge=a.judge, texts=a.texts,
         seconds=round(time.time() - t0), **machine(host)), indent=1) + '\n')
-    print(out.groupby(['T', 'source'])['ppl'].median().round(2).to_dict(), flush=True)
 
 
 def main():
@@ -120,11 +137,13 @@ def main():
     ap.add_argument('--pieces', type=Path, help='a file for the texts')
     ap.add_argument('--judge', help='a model that gives perplexities')
     ap.add_argument('--only', choices=('tell', 'judge'), help='one of the two')
+    ap.add_argument('--repeats', type=Path, help='results of a study: repetition of its texts, and nothing else')
     ap.add_argument('--batch', type=int, default=16, help='texts at a time for the judge')
     ap.add_argument('--device')
     ap.add_argument('--out', type=Path, required=True)
     a = ap.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
+    if a.repeats: return repeats(a)
     d = find_pieces(a)
     if a.judge and a.only != 'tell': judge(a, d)
     if a.only != 'judge': tell(a, d)
