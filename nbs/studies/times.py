@@ -6,7 +6,7 @@
 The rows are those of schemes.toml and schemes_few.toml. In each round every scheme continues the same prompts with the harness's own sampling, in random order, and reads the texts that
 were written without a mark, which no scheme has read before. Every round has other prompts, and schemes that keep the lists they have drawn get another key, so that nothing comes from memory. Writing
 without a mark is timed before and after the others of a round; ratios are taken within the round. k-SemStamp, which writes many candidates, comes last and has as many rounds as --slow
-says. On a CPU seconds are those that its cores have worked, which others on the machine disturb less. The file is written anew after each round, so a run that is cut short leaves what it had.
+says; on a GPU it writes --candidates for each text at once, since a batch of 500 rows takes hardly longer than one of 16. On a CPU seconds are those that its cores have worked, which others on the machine disturb less. The file is written anew after each round, so a run that is cut short leaves what it had.
 """
 import argparse, json, random, shlex, statistics, sys, time
 from pathlib import Path
@@ -73,6 +73,7 @@ def main():
     ap.add_argument('--tokens', type=int, default=64)
     ap.add_argument('--rounds', type=int, default=3)
     ap.add_argument('--slow', type=int, default=1, help='rounds of k-SemStamp, which come last')
+    ap.add_argument('--candidates', type=int, help='of k-SemStamp at once, for each text; default: 32 on a GPU, 1 else')
     ap.add_argument('--device')
     ap.add_argument('--out', type=Path, required=True)
     a = ap.parse_args()
@@ -84,7 +85,9 @@ def main():
     warm_up(bench, schemes, part(a.rounds + a.slow))
     quick = {k: s for k,s in schemes.items() if k not in SLOW}
     res, times = dict(command='python nbs/studies/times.py ' + shlex.join(sys.argv[1:]), texts=a.texts, tokens=a.tokens, **machine(host, enc)), {}
+    many = a.texts * (a.candidates or (32 if bench.device.type == 'cuda' else 1))
     for r in range(a.rounds + a.slow):
+        bench.batch_size = a.texts if r < a.rounds else many
         some = quick if r < a.rounds else {k: schemes[k] for k in SLOW}
         one_round(bench, some, part(r), r, a.tokens, times)
         a.out.parent.mkdir(parents=True, exist_ok=True)
