@@ -2,11 +2,12 @@
 
     python nbs/studies/times.py --out nbs/studies/data/times.json
     python nbs/studies/times.py --texts 4 --tokens 32 --rounds 2 --device cpu --out nbs/studies/data/times_cpu.json
+    python nbs/studies/times.py --only k-SemStamp --texts 4 --tokens 100 --rounds 0 --device cpu --out nbs/studies/data/times_semstamp.json
 
 The rows are those of schemes.toml and schemes_few.toml. In each round every scheme continues the same prompts with the harness's own sampling, in random order, and reads the texts that
 were written without a mark, which no scheme has read before. Every round has other prompts, and schemes that keep the lists they have drawn get another key, so that nothing comes from memory. Writing
 without a mark is timed before and after the others of a round; ratios are taken within the round. k-SemStamp, which writes many candidates, comes last and has as many rounds as --slow
-says. On a CPU seconds are those that its cores have worked, which others on the machine disturb less. The file is written anew after each round, so a run that is cut short leaves what it had.
+says; on a GPU it writes --candidates for each text at once, since a batch of 500 rows takes hardly longer than one of 16. On a CPU seconds are those that its cores have worked, which others on the machine disturb less. The file is written anew after each round, so a run that is cut short leaves what it had.
 """
 import argparse, json, random, shlex, statistics, sys, time
 from pathlib import Path
@@ -47,7 +48,8 @@ def one_round(bench, schemes, prompts, r, tokens, times):
     for name in random.Random(r).sample(sorted(schemes), len(schemes)):
         s = schemes[name]
         if hasattr(s, 'green'): s = s.rekey(r + 1)     # draws its lists anew
-        times.setdefault(name, []).append(dict(round=r, write=write(s)[0], read=seconds(lambda: measured(s, texts), bench.device)[0]))
+        row = dict(round=r, write=write(s)[0], read=seconds(lambda: measured(s, texts), bench.device)[0])
+        times.setdefault(name, []).append(row | getattr(s, 'stats', {}))     # k-SemStamp counts its tries, over all rounds
     after = write(plain)[0]
     times.setdefault('none', []).append(dict(round=r, write=(before + after)/2, first=before, last=after))
 
@@ -73,19 +75,23 @@ def main():
     ap.add_argument('--tokens', type=int, default=64)
     ap.add_argument('--rounds', type=int, default=3)
     ap.add_argument('--slow', type=int, default=1, help='rounds of k-SemStamp, which come last')
+    ap.add_argument('--only', nargs='+', help='names of rows')
+    ap.add_argument('--candidates', type=int, help='of k-SemStamp at once, for each text; default: 32 on a GPU, 1 else')
     ap.add_argument('--device')
     ap.add_argument('--out', type=Path, required=True)
     a = ap.parse_args()
     bench = Bench(a.device, a.texts)
     host, enc = bench.host('smollm2-135m'), bench.encoder('minilm')
-    schemes = {k: find_scheme(r.kind)(host, enc, 0, name=k, **r.params) for k,r in all_rows().items()}
+    schemes = {k: find_scheme(r.kind)(host, enc, 0, name=k, **r.params) for k,r in all_rows().items() if not a.only or k in a.only}
     prompts = build_corpus(host, n=a.texts*(a.rounds + a.slow + 1)).prompts
     part = lambda r: list(prompts[r*a.texts:(r + 1)*a.texts])
     warm_up(bench, schemes, part(a.rounds + a.slow))
     quick = {k: s for k,s in schemes.items() if k not in SLOW}
     res, times = dict(command='python nbs/studies/times.py ' + shlex.join(sys.argv[1:]), texts=a.texts, tokens=a.tokens, **machine(host, enc)), {}
+    many = a.texts * (a.candidates or (32 if bench.device.type == 'cuda' else 1))
     for r in range(a.rounds + a.slow):
-        some = quick if r < a.rounds else {k: schemes[k] for k in SLOW}
+        bench.batch_size = a.texts if r < a.rounds else many
+        some = quick if r < a.rounds else {k: s for k,s in schemes.items() if k in SLOW}
         one_round(bench, some, part(r), r, a.tokens, times)
         a.out.parent.mkdir(parents=True, exist_ok=True)
         a.out.write_text(json.dumps(res | dict(rows=summary(times), rounds=times), indent=1) + '\n')

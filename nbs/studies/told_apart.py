@@ -1,9 +1,10 @@
 """Can a small model tell a scheme's texts from unmarked ones? For every scheme of the table of schemes, with repetition beside it.
 
-    python nbs/studies/told_apart.py results/schemes results/schemes_few --out nbs/studies/data/told_apart.json
+    python nbs/studies/told_apart.py results/schemes results/schemes_few nbs/studies/data/evaluation --out nbs/studies/data/told_apart.json
 
 The classifier is that of text_quality.py: a logistic regression on the encoder's vectors of whole texts, prompts kept together in five folds. Unattacked texts of seed 0, at most --texts of each
-scheme, against as many unmarked ones after the same prompts; 0.5: it can't tell. With 250 texts the standard error is about 0.03, with 100 about 0.04.
+scheme, against as many unmarked ones after the same prompts; 0.5: it can't tell. With 100 texts, as many as all studies have, the standard error is about 0.04. Rows that OUT has already are kept: a folder
+that has grown adds what is new.
 """
 import argparse, json
 from pathlib import Path
@@ -14,11 +15,14 @@ from dew_nb import load_encoder
 from dew_nb.evaluation.content import machine
 from dew_nb.evaluation.store import load_results
 from text_quality import measures, told_apart
+from times import all_rows
 
-def one_study(folder, enc, n):
+def one_study(folder, enc, n, names, have):
     "Name of a scheme: AUROC of the classifier, number of texts, repetition"
     d = load_results(folder).texts.query("attack == 'none' and seed == 0").sort_values('i')
-    d = d[d['i'] < n].drop_duplicates(['source', 'i']).reset_index(drop=True)
+    new = d['source'].isin(names - set(have))
+    if not new.any(): return
+    d = d[(new | (d['source'] == 'none')) & (d['i'] < n)].drop_duplicates(['source', 'i']).reset_index(drop=True)
     X, plain = np.asarray(enc.encode(d['text'].tolist())), (d['source'] == 'none').to_numpy()
     for s in d['source'].unique():
         this = (d['source'] == s).to_numpy()
@@ -30,12 +34,13 @@ def one_study(folder, enc, n):
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('results', nargs='+', type=Path, help='folders of dew_eval')
-    ap.add_argument('--texts', type=int, default=250, help='of each scheme')
+    ap.add_argument('--texts', type=int, default=100, help='of each scheme')
     ap.add_argument('--out', type=Path, required=True)
     a = ap.parse_args()
-    enc, rows = load_encoder(), {}
+    enc, names = load_encoder(), {*all_rows(), 'human'}
+    rows = json.loads(a.out.read_text())['rows'] if a.out.exists() else {}
     for folder in a.results:
-        for s,row in one_study(folder, enc, a.texts):
+        for s,row in one_study(folder, enc, a.texts, names, rows):
             rows.setdefault(s, row | dict(study=folder.name))
             print(s, row, flush=True)
     a.out.parent.mkdir(parents=True, exist_ok=True)
