@@ -306,6 +306,7 @@ def test_texts_are_sorted_by_key(monkeypatch):
     assert .2 < (mixed == of).mean() < .8                       # no likeness, no sorting
     best = m.tightest(S, heap)
     some = own.some(heap == best)
+    assert m.sorted_texts(S[:3, :3], 16).max() < 3 and m.tightest(S[:3, :3], np.array([0, 1, 2])) in (0, 1, 2)    # fewer texts than heaps
     assert some.texts == (heap == best).sum() and some.i.max() == some.texts - 1 and len(some.x) == n*some.texts
 
 def test_forging_in_small(tiny, tmp_path, monkeypatch):
@@ -371,7 +372,7 @@ def test_stored_forgeries_have_their_stored_scores():
     pd.testing.assert_series_equal(by.mean().sort_index(), forged['found'], check_names=False)
     assert (by.size() == 100).all() and (forged['texts'] == 100).all()
     assert set(kept[arm].itertuples(index=False, name=None)) == set(forged.index)
-    for v in ('tournament', 'sub-keys', 'KGW', 'Unigram', 'SynthID'):
+    for v in ('tournament', 'sub-keys', 'sub-keys 8', 'KGW', 'Unigram', 'SynthID', 'EXP', 'DiPmark'):
         kind, params = info['victims'][v]
         t = kept[(kept['victim'] == v) & (kept['key'] == kept['key'].min())].tail(3)
         m = find_scheme(kind)(host, enc, int(t['key'].iloc[0]), **params).measure(t['text'].tolist())

@@ -152,16 +152,14 @@ def beside_unmarked(K, n, ridge=.003):
 def sorted_texts(S, k, seed=0):
     "Texts in k heaps, by k-means on the leading directions of a likeness"
     from sklearn.cluster import KMeans
-    v, e = np.linalg.eigh(S)
+    k, (v, e) = min(k, len(S)), np.linalg.eigh(S)
     return KMeans(k, n_init=20, random_state=seed).fit_predict(e[:, -k:]*np.sqrt(np.maximum(v[-k:], 0)))
 
 def tightest(S, heap):
     "The heap whose texts are most alike among themselves, of those that are not too small"
-    def mean(h):
-        s = S[np.ix_(heap == h, heap == h)]
-        return s.sum()/(len(s)*(len(s) - 1))
-    n, least = np.bincount(heap), max(2, len(heap)/len(set(heap))/2)
-    return max((h for h in range(len(n)) if n[h] >= least), key=mean)
+    n = np.bincount(heap)
+    def mean(h): return S[np.ix_(heap == h, heap == h)].sum()/(n[h]*(n[h] - 1)) if n[h] > 1 else -np.inf
+    return max((h for h in range(len(n)) if n[h] >= n.mean()/2), key=mean)
 
 def named(w, ids, width, code=None):
     "One number for each pair of the last `width` tokens (or what `code` makes of them) and a token"
