@@ -96,6 +96,7 @@ class DEWConfig:
     context_repeat: float = 1.0 # cosine with a marked window from which one is left alone, for contexts='words'
     pair_repeat: float = 1.0 # kernel with a marked pair from which a pair has no bit, for contexts='words'
     word_repeat: float = 1.0 # the same for a word that was marked itself
+    token_repeat: float = 1.0 # the same for a token, for contexts='compiled'
     def __post_init__(self): self.check()
 
 # %% ../nbs/20_config.ipynb #c018
@@ -122,7 +123,11 @@ def check(self:DEWConfig):
         f"write DEWConfig.preset('tournament', keys={self.keys})")
     if self.keys > 1 and self.contexts == 'words': raise ValueError(
         f"keys={self.keys} does not go together with contexts='words' yet: take keys=1, or another preset")
-    for f in ('context_repeat', 'pair_repeat', 'word_repeat'): check_number(f, getattr(self, f), 0, 1)
+    for f in ('context_repeat', 'pair_repeat', 'word_repeat', 'token_repeat'): check_number(f, getattr(self, f), 0, 1)
+    fits = ('tournament', 'compiled', 'top_m')
+    if self.token_repeat < 1 and (self.rule, self.contexts, self.candidates) != fits: raise ValueError(
+        f"token_repeat={self.token_repeat} needs rule='tournament', contexts='compiled' and candidates='top_m': "
+        f"write DEWConfig.preset('tournament', token_repeat={self.token_repeat}), or word_repeat for words")
     for f in CHOICES: check_choice(f, getattr(self, f))
     for f in ('rule', 'contexts'): check_name(f, getattr(self, f))
 

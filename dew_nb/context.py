@@ -10,6 +10,7 @@ __all__ = ['ContextTransform', 'RecentVectors', 'row_bytes', 'encode_texts', 'Co
 import inspect
 from collections import OrderedDict
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from threading import Lock
 
 # %% ../nbs/22_context.ipynb #c003
@@ -206,11 +207,14 @@ def keep_tokenizer(
                 tokenizer=bytes_tensor(contexts.tok.to_str().encode()))
 
 # %% ../nbs/22_context.ipynb #c056
+@lru_cache(4)
+def _tokenizer_of(text): return Tokenizer.from_str(text)
+
 def kept_tokenizer(
     tensors:dict # from `keep_tokenizer`; others may be among them
-) -> Tokenizer:
+) -> Tokenizer: # one for all files that kept the same: not to be changed
     "The tokenizer that was kept"
-    return Tokenizer.from_str(tensors['tokenizer'].cpu().numpy().tobytes().decode())
+    return _tokenizer_of(tensors['tokenizer'].cpu().numpy().tobytes().decode())
 
 # %% ../nbs/22_context.ipynb #c058
 @patch

@@ -42,7 +42,7 @@ def build_demo(
 # %% ../nbs/92_demo.ipynb #056e718b
 PROMPTS = ('Honey bees are important because',
            'The old harbour had been quiet for years, until one morning',
-           'A good night of sleep matters for three reasons. First,')
+           'My grandmother kept a small shop at the corner, where')
 SAMPLER = dict(temperature=.8, top_p=.95)
 
 # %% ../nbs/92_demo.ipynb #bac368ce

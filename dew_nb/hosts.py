@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['find_model', 'model_file', 'pick_device', 'no_progress_bars', 'ensure_pad', 'folded_attention', 'fold_heads',
-           'array_digest', 'Host', 'load_host', 'wrap_host', 'quoted_name', 'check_host']
+           'array_digest', 'Host', 'load_host', 'quick_host', 'wrap_host', 'quoted_name', 'check_host']
 
 # %% ../nbs/12_hosts.ipynb #0261e85e
 import contextlib, hashlib, json, os, re
 from collections.abc import Iterator
+from copy import copy, deepcopy
 from functools import cached_property
 from pathlib import Path
 
@@ -242,6 +243,32 @@ def load_host(
         f'give a folder or an asset ({", ".join(ASSETS)}).') from e
     if not found: raise ValueError(f'{name!r} is not a model: no config.json')
     return Host(name, source, device, dtype)
+
+# %% ../nbs/12_hosts.ipynb #quick002
+def _own_parts(module):
+    "The same module with a list of parts of its own; the parts are shared"
+    new = copy(module)
+    new._modules = dict(module._modules)
+    return new
+
+# %% ../nbs/12_hosts.ipynb #quick003
+def quick_host(
+    host:Host, # of a decoder whose layers have a `self_attn`, as most have
+    layers=(0, 1, -2, -1) # which of them to keep
+) -> Host:
+    "A host with few of its layers, for tests: it writes nonsense, several times as fast"
+    new, model, inner = copy(host), _own_parts(host.model), _own_parts(host.model.base_model)
+    if not hasattr(getattr(inner, 'layers', [None])[0], 'self_attn'): raise ValueError(
+        f'quick_host knows no layers of {type(host.model).__name__}: take a smaller model instead')
+    inner.layers = torch.nn.ModuleList([_own_parts(inner.layers[i]) for i in layers])
+    for i,layer in enumerate(inner.layers):
+        layer.self_attn = _own_parts(layer.self_attn)
+        layer.self_attn.layer_idx = i                       # its place in the cache
+    model.config = inner.config = deepcopy(host.model.config)
+    model.config.num_hidden_layers = len(layers)
+    setattr(model, model.base_model_prefix, inner)
+    new.model = model
+    return new
 
 # %% ../nbs/12_hosts.ipynb #e73685fe
 def wrap_host(

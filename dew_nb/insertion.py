@@ -24,7 +24,7 @@ from transformers.generation.configuration_utils import WatermarkingConfig
 # %% ../nbs/29_insertion.ipynb #b2686711
 from .graphs import RecordedFunction
 from .scheme import DEW
-from .tournament import spread
+from .tournament import said_alike, spread
 from .windows import last_windows, same_width, special_mask
 
 # %% ../nbs/29_insertion.ipynb #30ff7128
@@ -96,8 +96,10 @@ def step_function(
         w, full = last_windows(text, 0, k, special)
         if rule.repeats == 'window': full &= ~seen_before(text, 0, w)
         logp, few, at = rule.likeliest(scores)
-        q = rule.project(contexts.encode(w), *subkeys)
-        return spread(logp, at, rule.play(few, at, q, full.to(q)[:,None])).to(scores.dtype)
+        c, on = contexts.encode(w), full[:,None]
+        if rule.config.token_repeat < 1: on = on & ~said_alike(text, c, at, rule, contexts)
+        q = rule.project(c, *subkeys)
+        return spread(logp, at, rule.play(few, at, q, on.to(q))).to(scores.dtype)
     return mark_step
 
 # %% ../nbs/29_insertion.ipynb #a67a4ebd
@@ -131,7 +133,20 @@ def by_table(self:DEWLogitsProcessor,
     self.special = self.special.to(ids.device)                 # once
     w, full = last_windows(ids, self.start, k, self.special)
     if self.scheme.rule.repeats == 'window': full &= ~seen_before(ids, self.start, w)
+    if self.scheme.config.token_repeat < 1: full = self.fresh(ids, w, scores.shape[1]) & full[:,None]
     return self.scheme.insert(scores, self.scheme.project(w, self.subkeys), full)
+
+# %% ../nbs/29_insertion.ipynb #tokrep3
+@patch
+def fresh(self:DEWLogitsProcessor,
+    ids:torch.Tensor, # (B, T) ids so far
+    windows:torch.Tensor, # (B, k) the last windows
+    V:int # logits of a row
+) -> torch.Tensor:
+    "(B, V) the tokens that have not stood after a window much like the last one, for a step that has no record"
+    contexts = self.scheme.contexts
+    text, every = (x.to(contexts.device) for x in (ids[:, self.start:], torch.arange(V).expand(len(ids), -1)))
+    return ~said_alike(text, contexts.encode(windows), every, self.scheme.rule, contexts).to(windows.device)
 
 # %% ../nbs/29_insertion.ipynb #place002
 @patch

@@ -81,12 +81,17 @@ def sample_positions(
 def rest_sum(
     kernel, # of the rule
     r:torch.Tensor, # (n, w) unit token rows of some positions
-    c:torch.Tensor # (n, w') unit contexts
+    c:torch.Tensor, # (n, w') unit contexts
+    step:int=512 # rows of pairs at a time
 ) -> torch.Tensor:
     "Σ over their pairs of what the linear form leaves out of K"
-    rho_T, rho_C = r @ r.T, c @ c.T
-    rest = kernel(rho_T, rho_C) - (kernel.slope or 0.)*rho_T*rho_C
-    return rest.double().sum() - rest.diagonal().double().sum()
+    total = r.new_zeros((), dtype=torch.float64)
+    for i in range(0, len(r), step):
+        rho_T, rho_C = (x[i:i+step] @ x[i:].T for x in (r, c))
+        rest = (kernel(rho_T, rho_C) - (kernel.slope or 0.)*rho_T*rho_C).double()
+        square = rest[:, :len(rest)]                            # the others stand for two pairs
+        total += 2*rest.sum() - square.sum() - square.diagonal().sum()
+    return total
 
 # %% ../nbs/27_keynull.ipynb #3af50a53
 def sampled_sum(

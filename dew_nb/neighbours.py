@@ -47,7 +47,8 @@ def neighbours(
     k:int=6 # how many
 ) -> list:
     "The texts of the k nearest tokens to a word, and their cosines"
-    tok = backend(rust_tokenizer(tokenizer))
+    rust_tokenizer(tokenizer)                                # says what is wrong with anything else
+    tok = backend(tokenizer)
     ids = tok.encode(word, add_special_tokens=False).ids
     if not ids: raise ValueError(f"{word!r} has no token: give a word, such as ' house'")
     cosines = space @ space[ids[0]]
@@ -62,7 +63,8 @@ def word_vectors(
     words:list # words, without a leading space
 ) -> np.ndarray:
     "(N, d) unit vectors of words: the mean over the tokens of each"
-    flat, start = joined_ids(backend(rust_tokenizer(tokenizer)), [' ' + w for w in words])
+    rust_tokenizer(tokenizer)                                # says what is wrong with anything else
+    flat, start = joined_ids(backend(tokenizer), [' ' + w for w in words])
     if none := [w for w,n in zip(words, np.diff(start)) if not n]: raise ValueError(
         f'{none} have no token: give words that the tokenizer can read')
     return unit_rows(np.add.reduceat(space[flat], start[:-1]).astype(np.float32))

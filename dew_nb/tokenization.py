@@ -8,7 +8,8 @@ __all__ = ['PROBE', 'MARKUP', 'QWEN_PIECES', 'CHATML', 'SYSTEM', 'backend', 'spe
            'gguf_merges', 'qwen_backend', 'qwen_tokenizer', 'fix_tokenizer', 'save_tokenizer', 'chat_template']
 
 # %% ../nbs/10_tokenization.ipynb #e8679105
-import hashlib, json
+import hashlib, json, weakref
+from collections.abc import Hashable
 from pathlib import Path
 
 # %% ../nbs/10_tokenization.ipynb #7f786444
@@ -17,9 +18,11 @@ from tokenizers import AddedToken, Regex, Tokenizer
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 # %% ../nbs/10_tokenization.ipynb #ba667798
+_copies = weakref.WeakKeyDictionary() # of a tokenizer of transformers: its text, the copy
+
 def backend(
     tokenizer # of transformers, or a `tokenizers.Tokenizer`
-) -> Tokenizer:
+) -> Tokenizer: # a copy; of a tokenizer of transformers one for all, not to be changed
     "The Rust tokenizer, without truncation or padding"
     t = tokenizer
     if not isinstance(t, Tokenizer): t = getattr(t, 'backend_tokenizer', None)
@@ -27,9 +30,12 @@ def backend(
         f'{type(tokenizer).__name__} is not a fast tokenizer. '
         'DEW needs one (character offsets, identical decoding): '
         'load it with AutoTokenizer.from_pretrained(..., use_fast=True).')
-    t = Tokenizer.from_str(t.to_str())  # a copy: the caller's stays as it is
+    text, can_keep = t.to_str(), t is not tokenizer and isinstance(tokenizer, Hashable)
+    if can_keep and _copies.get(tokenizer, ('',))[0] == text: return _copies[tokenizer][1]
+    t = Tokenizer.from_str(text)  # a copy: the caller's stays as it is
     t.no_truncation()
     t.no_padding()
+    if can_keep: _copies[tokenizer] = text, t
     return t
 
 # %% ../nbs/10_tokenization.ipynb #74a72aac

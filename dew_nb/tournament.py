@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['log', 'NARROW', 'layer_kernel', 'WIDTH', 'layer_normals', 'layer_signs', 'layer_contexts', 'sign_correlation',
            'SignKernel', 'SignDraws', 'one_kernel', 'LayerKernel', 'tournament', 'layer_weights', 'TournamentRule',
-           'project_tokens', 'permute_rows', 'spread']
+           'project_tokens', 'permute_rows', 'spread', 'said_alike']
 
 # %% ../nbs/26_tournament.ipynb #711f3893
 import hmac, logging, math
@@ -389,6 +389,24 @@ def _among_all(self:TournamentRule, logits, q, on):
     p, beta = logits.float().softmax(-1), self.bits(q).to(logits.device)
     beta = torch.nn.functional.pad(beta, (0, max(0, p.shape[1]-beta.shape[2])))[..., :p.shape[1]]
     return tournament(p, beta*on.to(p)[:,None]).log()
+
+# %% ../nbs/26_tournament.ipynb #tokrep2
+def said_alike(
+    text:torch.Tensor, # (B, T) ids so far, without the prompt; -1: none
+    c:torch.Tensor, # (B, d) contexts of the last windows
+    at:torch.Tensor, # (B, m) tokens in question
+    rule, # a `TournamentRule`
+    contexts # where the contexts come from
+) -> torch.Tensor:
+    "(B, m) whether a token has stood in the text after a window much like the last one"
+    V, w = len(rule.table), text.unfold(1, contexts.k, 1)[:, :-1]    # the windows, (B, T-k, k), before
+    after = text[:, contexts.k:]                                     # these tokens
+    past = contexts.encode(w.flatten(0, 1)).unflatten(0, w.shape[:2])
+    rho_C = (past @ c[...,None])[...,0]
+    alike = rule.kernel(torch.ones_like(rho_C), rho_C) >= rule.config.token_repeat - 1e-6
+    alike &= (w >= 0).all(-1) & (after >= 0) & (after < V)
+    said = torch.zeros(len(text), V+1, dtype=torch.bool, device=text.device)
+    return said.scatter_(1, torch.where(alike, after, V), True).gather(1, at.clamp_max(V))
 
 # %% ../nbs/26_tournament.ipynb #c8944b84
 @patch

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['WORDS', 'NEUTRAL', 'SMALL', 'INTERFACES', 'named_files', 'scheme_files', 'file_choices', 'acts_last', 'load_scheme',
-           'check_served', 'wanted', 'take_over', 'own_cut', 'name_text', 'Marker', 'Request', 'ListBatch', 'Group',
-           'SlotBatch', 'load_markers', 'check_server', 'ServerMark', 'interfaces', 'processor_class']
+           'check_served', 'wanted', 'take_over', 'own_cut', 'name_text', 'Marker', 'answers', 'Request', 'ListBatch',
+           'Group', 'SlotBatch', 'load_markers', 'check_server', 'ServerMark', 'interfaces', 'processor_class']
 
 # %% ../nbs/81_vllm.ipynb #c002
 import json, os, secrets
@@ -27,7 +27,7 @@ from .graphs import RecordedFunction
 from .rows import Texts, cut_tails, more_rows, power_of_two, stood_before, windows_at
 from .scheme import CONTEXTS, RULES, find_class
 from .tokenization import tokenizer_digest
-from .tournament import spread
+from .tournament import said_alike, spread
 from .windows import special_mask
 
 # %% ../nbs/81_vllm.ipynb #c007
@@ -183,6 +183,16 @@ def places(self:Marker,
     if self.scheme.rule.repeats == 'window': full &= ~stood_before(text, rows, start, end, w, text.shape[1])
     return w, full
 
+# %% ../nbs/81_vllm.ipynb #tokrep7
+def answers(
+    text:torch.Tensor, # (B, C) tokens, one text a row
+    start:torch.Tensor, # (B,) where the answer begins
+    end:torch.Tensor # (B,) where it ends
+) -> torch.Tensor:
+    "The same with -1, which is no token, around each answer"
+    at = torch.arange(text.shape[1], device=text.device)
+    return text.masked_fill((at < start[:,None]) | (at >= end[:,None]), -1)
+
 # %% ../nbs/81_vllm.ipynb #mkplay01
 @patch
 def play(self:Marker,
@@ -195,8 +205,11 @@ def play(self:Marker,
 ) -> torch.Tensor:
     "(B, m+1) as `TournamentRule.play` gives them; a pure function of tensors"
     w, full = self.places(text, start, end)
-    q = self.scheme.rule.project(self.scheme.contexts.encode(w), *subkeys)
-    return self.scheme.rule.play(few, at, q, full.to(q)[:,None])
+    rule, contexts, on = self.scheme.rule, self.scheme.contexts, full[:,None]
+    c = contexts.encode(w)
+    if rule.config.token_repeat < 1: on = on & ~said_alike(answers(text, start, end), c, at, rule, contexts)
+    q = rule.project(c, *subkeys)
+    return rule.play(few, at, q, on.to(q))
 
 # %% ../nbs/81_vllm.ipynb #mkrema01
 @patch

@@ -5,9 +5,10 @@
 # %% ../../nbs/evaluation/41_corpora.ipynb #c002
 from __future__ import annotations
 import csv, io, zipfile
+from bisect import bisect
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Iterable, Iterator, Sequence
 
@@ -18,7 +19,6 @@ __all__ = ['SPLITS', 'OPENERS', 'TOPICS', 'QUESTIONS', 'OPERATIONS', 'STRUCTURES
            'build_corpus']
 
 # %% ../../nbs/evaluation/41_corpora.ipynb #c003
-import numpy as np
 from .content import content_key, content_seed, read_lines
 from ..assets import ASSETS, RECIPES, Asset, Wheel, asset_path, check_file
 
@@ -30,8 +30,8 @@ def split_of(
 ) -> str: # "reference", "calibration" or "evaluation"
     "The split that `text` belongs to, from its content alone"
     u = content_seed('split', ' '.join(text.split()).casefold()) / 2**63
-    edges = np.cumsum(list(SPLITS.values()))
-    return list(SPLITS)[int(np.searchsorted(edges[:-1], u, side='right'))]
+    *edges, _ = accumulate(SPLITS.values())
+    return list(SPLITS)[bisect(edges, u)]
 
 # %% ../../nbs/evaluation/41_corpora.ipynb #c009
 def in_split(

@@ -63,10 +63,8 @@ def _tprs(name, marked, null, fprs):
         yield name, x.nominal, x.seed, x.tpr
 
 # %% ../../nbs/evaluation/69_results.ipynb #421e7750
-def _same_key(under, scheme, host, encoder, negatives):
-    "Scores of unmarked texts, by attack and key: of the other seeds, else of the same"
-    d = under[(under.scheme == scheme) & (under.host == host)
-              & (under.encoder == encoder) & (under.source == negatives)]
+def _same_key(d):
+    "A scheme's scores of unmarked texts, by attack and key: of the other seeds, else of the same"
     if (d.key != d.seed).any(): d = d[d.key != d.seed]
     out = {}
     for (a,k),x in d.groupby(['attack', 'key']).score:
@@ -111,10 +109,11 @@ def _score_figures(results, fprs, statistic, negatives):
     key = ['scheme', 'host', 'encoder']
     d = d[[*key, 'source', 'attack', 'seed']].assign(score=d[statistic])
     under = results.under_keys
-    under = under.assign(score=under[statistic])
+    under = under[under.source == negatives].assign(score=under[statistic])
+    by_scheme = dict(iter(under.groupby(key, sort=False)))
     for of,g in d.groupby(key, sort=False):
         scores = _by_seed(g[g.source.isin([of[0], negatives])])
-        null = _same_key(under, *of, negatives)
+        null = _same_key(by_scheme.get(of, under[:0]))
         for a in g.attack.unique():
             groups = _groups(scores, of[0], negatives, a)
             rates = _rates(groups, fprs, a != 'none')
@@ -146,9 +145,9 @@ def cells(
     import pandas as pd
     rows = _figures(results, tuple(fprs), statistic, negatives)
     key = ['scheme', 'host', 'encoder', 'attack', 'measure', 'nominal']
-    by = pd.DataFrame(rows, columns=[*key, 'seed', 'value']).groupby(key, sort=False)
-    f = by.value.agg(value='mean', half=lambda x: (x.max() - x.min())/2,
-                     seeds='count').reset_index()
+    v = pd.DataFrame(rows, columns=[*key, 'seed', 'value']).groupby(key, sort=False).value
+    f = pd.DataFrame(dict(value=v.mean(), half=(v.max() - v.min())/2,
+                          seeds=v.count())).reset_index()
     how = np.where(f.seeds > 1, 'leave one seed out', 'own seed')
     how = np.where(f.measure.str.endswith('_key'), 'same key', how)
     is_rate = f.measure.str.startswith('tpr')
