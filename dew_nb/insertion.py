@@ -12,16 +12,12 @@ import secrets, sys
 from contextlib import contextmanager
 from threading import Lock, RLock
 from weakref import WeakKeyDictionary
-
-# %% ../nbs/29_insertion.ipynb #np003
 import numpy as np
 import torch
 from fastcore.basics import patch
 from tqdm.auto import tqdm
 from transformers import LogitsProcessor, LogitsProcessorList
 from transformers.generation.configuration_utils import WatermarkingConfig
-
-# %% ../nbs/29_insertion.ipynb #b2686711
 from .graphs import RecordedFunction
 from .scheme import DEW
 from .tournament import said_alike, spread

