@@ -395,6 +395,7 @@ def said_alike(
     contexts # where the contexts come from
 ) -> torch.Tensor:
     "(B, m) whether a token has stood in the text after a window much like the last one"
+    if text.shape[1] < contexts.k: return torch.zeros_like(at, dtype=torch.bool)
     V, w = len(rule.table), text.unfold(1, contexts.k, 1)[:, :-1]    # the windows, (B, T-k, k), before
     after = text[:, contexts.k:]                                     # these tokens
     past = contexts.encode(w.flatten(0, 1)).unflatten(0, w.shape[:2])

@@ -31,6 +31,7 @@ STUDIES = Path(__file__).parents[1]/'nbs'/'studies'
 NETWORKS = {'SIR': .05, 'X-SIR': .05, 'ATW': .3, 'TS': .05, 'Unbiased gamma statistic=ratio': .05, 'Unbiased delta': 8.}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('study', ['schemes', 'schemes_few'])
 def test_stored_scores_are_found_again(host, study):
     "Half of a stored text of every scheme that is read nowhere else, under the key of its seed"
