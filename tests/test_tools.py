@@ -3,7 +3,7 @@ import base64, json, shutil, subprocess, sys
 from pathlib import Path
 from textwrap import dedent
 
-import api, cells, check, docs_site, readme, run_tests
+import api, cells, check, docs_site, readme, run_notebook, run_tests
 import pytest
 from nbpages import ROOT, Notebook, callouts, directives, find_notebooks, map_links, map_prose
 
@@ -344,3 +344,16 @@ def test_layout_of_a_cell():
     assert (cell(picture(600)), cell(picture(1300))) == (None, ['wide-figure'])
     assert cell(dict(output_type='stream', name='stdout', text=table)) == ['aligned']
     assert cell(code='%%writefile letter.txt\nDear all') == ['prose-input'] and cell(code='%%writefile log.jsonl\n{}') is None
+
+def test_styled_tables_are_numbered():
+    "pandas names a styled table at random: two runs of one page give the same file, and nothing else changes"
+    def page(*names):
+        table = '<style>#T_{0}_row0_col0 {{}}</style>\n<table id="T_{0}"><td id="T_{0}_row0_col0">T_abcdex</td></table>'
+        nb = dict(cells=[md('T_abcde stays'), *(code('x', result(**{'text/html': table.format(n).splitlines(True)})) for n in names)])
+        run_notebook.number_tables(nb)
+        return nb['cells']
+    one = page('fd4bb', '1d380')
+    html = [''.join(c['outputs'][0]['data']['text/html']) for c in one[1:]]
+    assert html[0] == '<style>#T_00000_row0_col0 {}</style>\n<table id="T_00000"><td id="T_00000_row0_col0">T_abcdex</td></table>'
+    assert html[1] == html[0].replace('T_00000', 'T_00001') and one[0]['source'] == ['T_abcde stays']
+    assert one == page('00001', 'abcde') == page('00000', '00001')

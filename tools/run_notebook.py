@@ -4,7 +4,7 @@
 
 Cells marked `#| slow` or `#| eval: false` keep the outputs they have; --slow runs the slow ones too. Those marked
 `#| long` always run. A notebook in which a cell fails is left as it was."""
-import argparse, os, sys, time
+import argparse, os, re, sys, time
 from pathlib import Path
 
 from nbpages import ROOT, directives
@@ -18,6 +18,16 @@ def skipped(cell, slow:bool) -> bool:
     opts = directives(cell.source)[0]
     return opts.get('eval', '').lower() == 'false' or ('slow' in opts and not slow)
 
+def number_tables(nb):
+    "Tables that pandas styles have a random name; give them numbers, so that the same tables are the same file"
+    names = {}
+    def numbered(m): return f'T_{names.setdefault(m[1], len(names)):05d}'
+    for o in (o for c in nb['cells'] for o in c.get('outputs', [])):
+        html = o.get('data', {}).get('text/html')
+        if html is None: continue
+        new = re.sub(r'\bT_([0-9a-f]{5})(?=[_" ])', numbered, ''.join(html))
+        o['data']['text/html'] = new if isinstance(html, str) else new.splitlines(keepends=True)
+
 def execute(path:Path, slow:bool=False):
     "Run one notebook in a fresh kernel and write it back"
     import nbformat
@@ -27,6 +37,7 @@ def execute(path:Path, slow:bool=False):
     with client.setup_kernel():
         for i, cell in enumerate(nb.cells):
             if not skipped(cell, slow): client.execute_cell(cell, i)
+    number_tables(nb)
     nbformat.write(nb, path)
 
 def main():
