@@ -99,6 +99,19 @@ class DEWConfig:
     token_repeat: float = 1.0 # the same for a token, for contexts='compiled'
     def __post_init__(self): self.check()
 
+# %% ../nbs/20_config.ipynb #together
+def _check_together(c):
+    "Refuse sub-keys and passing over where rule or contexts know nothing of them"
+    if c.keys > 1 and c.rule == 'bias': raise ValueError(
+        f'keys={c.keys} needs a rule that knows sub-keys, and the bias rule knows none: '
+        f"write DEWConfig.preset('tournament', keys={c.keys})")
+    if c.keys > 1 and c.contexts == 'words': raise ValueError(
+        f"keys={c.keys} does not go together with contexts='words' yet: take keys=1, or another preset")
+    fits = ('tournament', 'compiled', 'top_m')
+    if c.token_repeat < 1 and (c.rule, c.contexts, c.candidates) != fits: raise ValueError(
+        f"token_repeat={c.token_repeat} needs rule='tournament', contexts='compiled' and candidates='top_m': "
+        f"write DEWConfig.preset('tournament', token_repeat={c.token_repeat}), or word_repeat for words")
+
 # %% ../nbs/20_config.ipynb #c018
 @patch
 def check(self:DEWConfig):
@@ -118,16 +131,8 @@ def check(self:DEWConfig):
     if self.context_damping is not None: check_number('context_damping', self.context_damping, 0, 1)
     if self.context_width is not None: check_whole('context_width', self.context_width, 2, 1 << 16)
     check_whole('keys', self.keys, 1, 4096)
-    if self.keys > 1 and self.rule == 'bias': raise ValueError(
-        f'keys={self.keys} needs a rule that knows sub-keys, and the bias rule knows none: '
-        f"write DEWConfig.preset('tournament', keys={self.keys})")
-    if self.keys > 1 and self.contexts == 'words': raise ValueError(
-        f"keys={self.keys} does not go together with contexts='words' yet: take keys=1, or another preset")
     for f in ('context_repeat', 'pair_repeat', 'word_repeat', 'token_repeat'): check_number(f, getattr(self, f), 0, 1)
-    fits = ('tournament', 'compiled', 'top_m')
-    if self.token_repeat < 1 and (self.rule, self.contexts, self.candidates) != fits: raise ValueError(
-        f"token_repeat={self.token_repeat} needs rule='tournament', contexts='compiled' and candidates='top_m': "
-        f"write DEWConfig.preset('tournament', token_repeat={self.token_repeat}), or word_repeat for words")
+    _check_together(self)
     for f in CHOICES: check_choice(f, getattr(self, f))
     for f in ('rule', 'contexts'): check_name(f, getattr(self, f))
 

@@ -44,7 +44,7 @@ def small_model():
     return model.requires_grad_(False)
 
 
-def quick_host(**kw):
+def toy_host(**kw):
     "The default host, its tokenizer and its table, with a model that costs next to nothing"
     host = load_host(**kw)
     host.model = small_model().to(host.device)

@@ -14,7 +14,7 @@ from dew_nb import DEW, DEWConfig, Detector, SecretKey
 from dew_nb.identification import identify
 from dew_nb.service import Limits, make_app
 from dew_nb.sources import reference_texts
-from quick import Letters, quick_host
+from quick import Letters, toy_host
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = dict(rule='tournament', contexts='compiled', candidates='top_m', m=64, n=64, layers=12)
@@ -27,7 +27,7 @@ SECRET = 'Xyzzyfrotz'                                       # a word that must n
 def made(tmp_path_factory):
     "Two detector files, a marked text, and texts nobody marked"
     d = tmp_path_factory.mktemp('service')
-    wm = DEW.build(quick_host(), Letters(), SecretKey(b'an example key: never use this one'), DEWConfig(**CONFIG), progress=False)
+    wm = DEW.build(toy_host(), Letters(), SecretKey(b'an example key: never use this one'), DEWConfig(**CONFIG), progress=False)
     marked = wm.generate('The old harbour', max_new_tokens=44, seed=1, temperature=.9).strip()
     wm.detector().save(d/'harbour.dew')
     wm.rekey(SecretKey(b'a second example key')).detector().save(d/'mill.dew')
@@ -94,7 +94,8 @@ def same(row, direct, p=None):
     assert row['p_value'] == pytest.approx(direct.p_value if p is None else p, rel=1e-4)
 
 
-def test_hundreds_of_questions(server, made):
+@pytest.mark.parametrize('n', [300, pytest.param(1000, marks=pytest.mark.long)])
+def test_hundreds_of_questions(server, made, n):
     "32 at once: one detector, both, many texts, scans; each answer is that of a direct call"
     texts, dets = made['texts'], made['dets']
     alone = {n: [d.detect(t) for t in texts] for n,d in dets.items()}
@@ -112,7 +113,7 @@ def test_hundreds_of_questions(server, made):
     async def all_of_them():
         room = asyncio.Semaphore(32)
         async with httpx.AsyncClient(base_url=server.url, headers=AUTH, timeout=60, limits=httpx.Limits(max_connections=32)) as client:
-            return await asyncio.gather(*(one(client, room, i) for i in range(300)))
+            return await asyncio.gather(*(one(client, room, i) for i in range(n)))
 
     got = asyncio.run(all_of_them())
     assert {r.status_code for _,_,r in got} == {200}

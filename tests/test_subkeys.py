@@ -14,7 +14,7 @@ from dew_nb.identification import identify
 from dew_nb.insertion import DEWLogitsProcessor, draw_subkeys, prompt_names
 from dew_nb.sources import reference_texts
 from dew_nb.verdicts import detector_info, info_text
-from quick import Letters, quick_host
+from quick import Letters, toy_host
 
 KEY = SecretKey(b'an example key: never use this one')
 CONFIG = dict(rule='tournament', contexts='compiled', candidates='top_m', m=64, n=32, layers=12)
@@ -23,7 +23,7 @@ PROMPTS = ['The old harbour', 'To bake a good loaf of bread', 'Bread', 'Yesterda
 
 @pytest.fixture(scope='module')
 def wm():
-    return DEW.build(quick_host(), Letters(), KEY, DEWConfig(**CONFIG, keys=16), progress=False)
+    return DEW.build(toy_host(), Letters(), KEY, DEWConfig(**CONFIG, keys=16), progress=False)
 
 
 @pytest.fixture(scope='module')

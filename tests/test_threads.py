@@ -16,7 +16,7 @@ from dew_nb.sources import TokenSpace, reference_texts
 from dew_nb.tournament import tournament
 from dew_nb.vllm import Marker
 from dew_nb.windows import last_windows
-from quick import quick_host
+from quick import toy_host
 
 DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
 CLOSE = dict(atol=1e-3 if DEVICE == 'cuda' else 1e-5, rtol=0)      # one thread and eight may make other batches
@@ -41,7 +41,7 @@ def texts(): return [' '.join(t.split()[:18]) for t in reference_texts()[:12]]
 
 @pytest.fixture(scope='module')
 def scheme(texts):
-    host, enc = quick_host(device=DEVICE), load_encoder(device=DEVICE)
+    host, enc = toy_host(device=DEVICE), load_encoder(device=DEVICE)
     tokens = TokenSpace.of_host(host, None).narrow(np.concatenate([host.tokenizer(t)['input_ids'] for t in texts]))
     return DEW.build(host, enc, SecretKey(b'an example key: never use this one'), DEWConfig(token_whitening=None),
                      reference=texts, tokens=tokens, progress=False)
@@ -115,7 +115,7 @@ def test_recorded_graphs(scheme):
 
 @pytest.fixture(scope='module')
 def tour():
-    host, enc = quick_host(device=DEVICE), load_encoder(device=DEVICE)
+    host, enc = toy_host(device=DEVICE), load_encoder(device=DEVICE)
     return DEW.build(host, enc, SecretKey(b'an example key: never use this one'), progress=False)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from dew_nb import DEW, DEWConfig, Detector, SecretKey
 from dew_nb.insertion import DEWWatermarkingConfig
-from quick import Letters, quick_host
+from quick import Letters, toy_host
 
 KEY = SecretKey(b'an example key: never use this one')
 CONFIG = dict(rule='tournament', contexts='compiled', candidates='top_m', m=64, n=64, layers=12)
@@ -17,7 +17,7 @@ CONFIG = dict(rule='tournament', contexts='compiled', candidates='top_m', m=64, 
 
 @pytest.fixture(scope='module')
 def wm():
-    return DEW.build(quick_host(), Letters(), KEY, DEWConfig(**CONFIG), progress=False)
+    return DEW.build(toy_host(), Letters(), KEY, DEWConfig(**CONFIG), progress=False)
 
 
 @pytest.fixture(scope='module')

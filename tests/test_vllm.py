@@ -16,7 +16,7 @@ from dew_nb import DEW, DEWConfig, Detector, SecretKey
 from dew_nb.insertion import DEWLogitsProcessor
 from dew_nb.rows import sorted_cut
 from dew_nb.vllm import ListBatch, Marker, load_scheme, processor_class, take_over
-from quick import Letters, quick_host
+from quick import Letters, toy_host
 
 KEYS = dict(default=SecretKey(b'an example key: never use this one'), bob=SecretKey(b'another example: never use this one'))
 CONFIG = DEWConfig(rule='tournament', contexts='compiled', candidates='top_m', m=64, n=32, layers=12, context_width=32)
@@ -29,7 +29,7 @@ class Params(SimpleNamespace):
 
 
 @pytest.fixture(scope='module')
-def wm(): return DEW.build(quick_host(), Letters(), KEYS['default'], CONFIG, progress=False)
+def wm(): return DEW.build(toy_host(), Letters(), KEYS['default'], CONFIG, progress=False)
 
 
 @pytest.fixture(scope='module')

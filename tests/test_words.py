@@ -12,7 +12,7 @@ from dew_nb.tokenization import backend
 from dew_nb.whitening import unit_rows
 from dew_nb.words import words
 from dew_nb.wordspace import Follower, Lexicon, WordProjection
-from quick import Letters, quick_host
+from quick import Letters, toy_host
 
 KEY = SecretKey(b'an example key: never use this one')
 CONFIG = dict(m=64, n=16, layers=12, context_width=24, k=2)
@@ -31,7 +31,7 @@ def projection():
 
 @pytest.fixture(scope='module')
 def wm(projection):
-    return DEW.build(quick_host(), Letters(), KEY, DEWConfig.preset('multilingual', **CONFIG), progress=False)
+    return DEW.build(toy_host(), Letters(), KEY, DEWConfig.preset('multilingual', **CONFIG), progress=False)
 
 
 @pytest.fixture(scope='module')

@@ -10,7 +10,7 @@ import math
 import numpy as np
 import torch
 
-from dew_nb.tournament import sign_correlation
+from dew_nb.tournament import SignKernel, sign_correlation
 from dew_nb.windows import text_windows
 
 TERMS, PIECE, RIDGE = 5, 16, 10.
@@ -127,10 +127,9 @@ def likeness(pairs, tokens, order, cells=2e6):
     "(texts, texts) mean of the tournament's kernel over all pairs of one text with all of another"
     at = torch.from_numpy(pairs.i).to(pairs.x.device)
     u, x = torch.unique(pairs.x, return_inverse=True)
-    rho, total = tokens[u] @ tokens[u].T, pairs.c.new_zeros(pairs.texts, pairs.texts)
+    rho, total, kernel = tokens[u] @ tokens[u].T, pairs.c.new_zeros(pairs.texts, pairs.texts), SignKernel(order)
     for i in torch.arange(len(at), device=at.device).split(max(1, int(cells//len(at)))):
-        cc = (pairs.c[i] @ pairs.c.T).clamp(-1, 1)
-        K = sign_correlation((rho[x[i]][:, x]*cc).clamp(-1, 1))*sign_correlation(cc)**(order - 1)
+        K = kernel(rho[x[i]][:, x], pairs.c[i] @ pairs.c.T)
         by = K.new_zeros(len(i), pairs.texts).index_add_(1, at, K)
         total.index_add_(0, at[i], by)
     n = torch.bincount(at, minlength=pairs.texts).clamp_min(1).float()
