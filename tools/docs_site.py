@@ -4,7 +4,7 @@ Pages are made from the outputs stored in the notebooks: nothing is executed or 
 The notebooks stay plain nbdev notebooks; the differences to MyST (callouts, options, links) are translated on a copy.
 
     python tools/docs_site.py [--dest _docs]"""
-import argparse, base64, copy, json, os, posixpath, re, shutil, sys, time
+import argparse, base64, copy, gc, json, os, posixpath, re, shutil, sys, time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -354,6 +354,7 @@ def main():
     p.add_argument('--dest', type=Path, default=ROOT/settings()['doc_path'], help='where to write the site')
     p.add_argument('--verbose', action='store_true', help="show Sphinx's progress")
     args, start = p.parse_args(), time.time()
+    gc.disable()                                    # Sphinx keeps nearly all that it makes: looking through it is in vain
     problems = build(args.dest.resolve(), verbose=args.verbose)
     for o in problems: print(f'docs: {o}', file=sys.stderr)
     if not problems: print(f'Docs built in {time.time()-start:.0f} s: {os.path.relpath(args.dest)}/index.html')
