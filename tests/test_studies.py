@@ -1,6 +1,7 @@
 "nbs/studies: the Makefile with toy commands (order, limits, going on, failures, packing), and files that scripts make of results"
-import importlib.util, json, os, signal, subprocess, sys, time
+import importlib.util, json, os, shlex, signal, subprocess, sys, time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -336,7 +337,7 @@ def test_forging_in_small(tiny, tmp_path, monkeypatch):
     d = run('Unigram', 'tournament')
     assert list(dict.fromkeys(d['victim'])) == ['tournament', 'Unigram'] and not d.duplicated(list(d.columns[:6])).any()
     n = d.groupby(['victim', 'key', 'what', 'attacker']).size()
-    assert n['Unigram', 5, 'forged', 'rule'] == 3 and n['Unigram', 6, 'forged', 'rule'] == 1
+    assert n['Unigram', 5, 'forged', 'rule'] == 3 and n['Unigram', 6, 'forged', 'rule'] == n['Unigram', 6, 'forged', 'counts'] == 1
     assert n['tournament', 5, 'tell'].to_dict() == dict(counts=1, host=1, rule=2)
     assert d.query('what == "forged"')['found'].between(0, 1).all() and (d['low'].dropna() <= d['found'].dropna()).all()
     texts = read_texts(tmp_path/'forging_texts.jsonl.gz')
@@ -344,6 +345,7 @@ def test_forging_in_small(tiny, tmp_path, monkeypatch):
     info, shares = json.loads((tmp_path/'forging.json').read_text()), pd.read_parquet(tmp_path/'forging_scores.parquet')
     assert 'elsewhere' not in info['device'] and info['texts_device'] == sorted(['elsewhere', info['device']])
     assert [r['victims'] for r in info['runs']] == [['Unigram'], ['Unigram', 'tournament']]
+    assert info['runs'][1]['command'] == m.COMMAND + ' --victims Unigram tournament --keys 5 6 --n 2 3 --others 2 --held 3 --forged 2 --washed 2 --tokens 14'
     shares = (shares['p_value'] <= .01).groupby([shares[c] for c in ('victim', 'key', 'attacker', 'n', 'lam')]).mean()
     forged = d[d['what'] == 'forged'].set_index(list(shares.index.names))['found']
     pd.testing.assert_series_equal(shares.sort_index(), forged.sort_index(), check_names=False)
@@ -354,7 +356,23 @@ def test_forging_in_small(tiny, tmp_path, monkeypatch):
     run('sub-keys 2')
     info = json.loads((tmp_path/'forging.json').read_text())
     assert len(info['runs']) == 3                               # a run without a new figure leaves no trace
+    monkeypatch.setattr(sys, 'argv', ['forging.py', '--out', str(tmp_path), *size])
+    s = m.Study(SimpleNamespace(a=m.arguments()), 'Unigram')
+    with m.FileLock(tmp_path/'forging'/'rows'/'unigram.lock'), pytest.raises(m.Timeout): s.run(3, wait=False)     # another process is at it
     with pytest.raises(ValueError, match='Unknown name'): run('unigramm')
+
+def test_the_command_makes_every_stored_forgery(monkeypatch):
+    "What the stored figures are said to come of, beside the plan of that command"
+    pd = pytest.importorskip('pandas')
+    D, m = STUDIES/'data', study_module('forging', monkeypatch)
+    info, rows = json.loads((D/'forging.json').read_text()), pd.read_parquet(D/'forging.parquet')
+    assert info['command'] == m.WHOLE and all(r['command'].startswith(m.COMMAND) for r in info['runs'])
+    both = [m.options().parse_args(shlex.split(c)[2:]) for c in info['command'].split(' && ')]
+    for (v,key),d in rows[rows['what'] == 'forged'].groupby(['victim', 'key']):
+        kind, params = m.VICTIMS[v]
+        victim = SimpleNamespace(name=v, keys=params.get('keys', 1), knows=kind in m.WIDTHS or kind == 'dew')
+        plan = {x for a in both if v in a.victims for x in m.arms(a, victim, key == a.keys[0], a.n)}
+        assert {tuple(x) for x in d[['attacker', 'n', 'lam']].itertuples(index=False)} <= plan, (v, key)
 
 @pytest.mark.long
 def test_stored_forgeries_have_their_stored_scores():

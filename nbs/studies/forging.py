@@ -1,4 +1,4 @@
-"""Forging and washing with what marked texts give away, for every scheme that samples token by token.
+"""Forging and washing with what marked texts give away, for every scheme.
 
     python nbs/studies/forging.py --work WORK --out nbs/studies/data
 
@@ -15,12 +15,13 @@ marked texts in as many heaps as there are sub-keys, by how alike they are, and 
   short    beginnings of marked texts of so many tokens, as they are and after half of their words were deleted, and how many are
            found: what sub-keys cost (the tournament and the bias rule)
 
-The first key has all numbers of texts, the others those up to --others. Each victim first has its first two keys with up to
+The first key has all numbers of texts, the others those up to --others (three victims have 2,000 texts of a second key, by
+another run: see WHOLE). Each victim first has its first two keys with up to
 --first texts; when all victims have them, the rest follows. Texts and finished figures are kept in WORK, so that it goes on
-where it stopped; several processes may share WORK if they have different victims (unmarked texts are written once, by the one
-that comes first). It wants a GPU: most of the time goes into writing the texts to learn from.
+where it stopped; several processes may share WORK: each victim is one process's at a time, and unmarked texts are written once,
+by the one that comes first. It wants a GPU: most of the time goes into writing the texts to learn from.
 """
-import argparse, json, time, traceback
+import argparse, json, shlex, time, traceback
 from pathlib import Path
 
 import numpy as np
@@ -61,12 +62,17 @@ VICTIMS = {
     'EXP': ('exp', {}),
     'DiPmark': ('dipmark', {}),
     'Unbiased': ('unbiased', {}),
+    'Unbiased delta': ('unbiased', dict(reweight='delta')),
     'MorphMark': ('morphmark', {}),
     'SIR': ('sir', {}),
     'X-SIR': ('xsir', {}),
-    'TS': ('ts', {})}
+    'TS': ('ts', {}),
+    'ATW': ('atw', {}),
+    'k-SemStamp': ('semstamp', {})}
 WIDTHS = dict(kgw=3, unigram=0, synthid=3, exp=4, dipmark=3, unbiased=3, morphmark=1)   # of the window that a rule hashes
-CANDIDATES, SHARE, LIKELY = 64, .3, 8
+CANDIDATES, SHARE, LIKELY, PLAIN = 64, .3, 8, 600
+COMMAND = 'python nbs/studies/forging.py --work WORK --out nbs/studies/data'
+WHOLE = f"{COMMAND} && {COMMAND} --keys 901 900 --n 250 2000 --attackers rule counts --victims tournament 'sub-keys 8' sub-keys"
 SHORT = {0.: (8, 12, 16, 20, 24, 32), .5: (20, 30, 40, 60, 80, 120)}     # tokens, by the share of words deleted
 
 def slug(name): return ''.join(ch if ch.isalnum() else '-' for ch in name.lower())
@@ -106,7 +112,9 @@ class Bench:
         return [[next(out) for _ in ps] for _,ps in parts]
     def write(self, jobs, seed, done):
         "Texts of jobs (name, function, prompts) in batches across jobs; done(name, prompts, texts) after each batch"
-        rows, i = [(n, f, p) for n,f,ps in jobs for p in ps], 0
+        alone = [j for j in jobs if hasattr(j[1], 'complete')]            # a scheme that samples by itself
+        for n,f,ps in alone: self.write_alone(n, f, ps, seed, done)
+        rows, i = [(n, f, p) for n,f,ps in jobs for p in ps if not hasattr(f, 'complete')], 0
         while i < len(rows):
             some, parts, names = rows[i:i+self.a.batch], {}, {}
             for j,(n,f,p) in enumerate(some):                 # rows of one function go through it together
@@ -123,6 +131,12 @@ class Bench:
             for n,at in names.items(): done(n, [some[j][2] for j in at], [text[j] for j in at])
             i += len(some)
             self.say('wrote', i, 'of', len(rows), 'texts:', ', '.join(map(str, names))[:60])
+    def write_alone(self, name, scheme, prompts, seed, done, step=100):
+        "Texts of a scheme that samples by itself, whole sentences say"
+        for i in range(0, len(prompts), step):
+            some = prompts[i:i+step]
+            done(name, some, scheme.complete(some, self.a.tokens, seed, batch_size=self.a.batch, no_repeat_ngram_size=0))
+            self.say('wrote', i + len(some), 'of', len(prompts), 'texts:', name)
     def kept(self, wanted, seed):
         "Texts of (name, function, prompts), from their files as far as they are there; the others are written"
         have, files = {}, {n: self.a.work/'texts'/f'{n}.jsonl' for n,_,_ in wanted}
@@ -199,6 +213,8 @@ class Victim:
     def processor(self, width, prompts):
         if self.kind == 'dew': return self.scheme.watermark.processor(width, [f'{self.key}/{p}' for p in prompts])
         return self.scheme.processor(width)
+    @property
+    def writer(self): return self.scheme if hasattr(self.scheme, 'complete') else self.processor
     def contexts(self, w):
         if not getattr(self.encode, 'needs_encoder', True): return self.encode.encode(w).to(self.device).float()
         distinct, at = torch.unique(w, dim=0, return_inverse=True)
@@ -230,7 +246,7 @@ def arms(a, victim, first, n):
     n = [x for x in n if (first or x <= a.others) and (not a.forge_n or x in a.forge_n)]
     if not n: return []
     out = [('rule', x, a.lam[0]) for x in (n if first else n[-1:])] if victim.knows and 'rule' in a.attackers else []
-    if not first: return out
+    if not first: return out + ([('counts', n[-1], a.steal[0])] if 'counts' in a.attackers else [])
     strong = sorted({x for x in n if x == 250} | {max(n)})
     if out: out += [('rule', x, l) for l in a.lam[1:] for x in strong]
     if 'sorted' in a.attackers and victim.keys > 1: out += [('sorted', x, a.lam[0]) for x in strong]
@@ -296,7 +312,7 @@ class Study:
         self.bench, self.a, self.name = bench, bench.a, name
         self.file = self.a.work/'rows'/f'{slug(name)}.jsonl'
         self.forgeries = self.a.work/'rows'/f'{slug(name)}-texts.jsonl'
-        self.have, self.of = {self.label(r) for r in whole_lines(self.file)}, {}
+        self.have, self.of = set(), {}
     def label(self, r): return tuple(r[k] for k in ('key', 'what', 'attacker', 'n', 'lam'))
     def keep(self, key, what, attacker='', n=0, lam=0., **figures):
         r = dict(victim=self.name, key=key, what=what, attacker=attacker, n=n, lam=lam) | figures
@@ -305,7 +321,12 @@ class Study:
         self.have.add(self.label(r))
         self.bench.say(*(f'{v:.3f}' if isinstance(v, float) else v for v in r.values() if v == v))
     def lacks(self, *label): return label not in self.have
-    def run(self, most):
+    def run(self, most, wait=True):
+        "Figures after up to `most` texts, unless another process is at this victim and we do not `wait`"
+        with FileLock(self.a.work/'rows'/f'{slug(self.name)}.lock', timeout=-1 if wait else 0):
+            self.have = {self.label(r) for r in whole_lines(self.file)}
+            self.attack(most)
+    def attack(self, most):
         "Figures after up to `most` texts, of the first two keys until `most` is all"
         a, b = self.a, self.bench
         self.n = [x for x in a.n if x <= most]
@@ -313,7 +334,7 @@ class Study:
         for k in self.keys: self.of[k] = self.of.get(k) or Victim(b, self.name, k, self.of.get(a.keys[0]))
         if all(self.done(k) for k in self.keys): return b.say(self.name, 'is done')
         n = {k: max([x for x in self.n if self.is_first(k) or x <= a.others], default=0) for k in self.keys}
-        jobs = [(f'{slug(self.name)}-{k}-{part}', self.of[k].processor, b.prompts[part][:n[k] if part == 'learn' else None])
+        jobs = [(f'{slug(self.name)}-{k}-{part}', self.of[k].writer, b.prompts[part][:n[k] if part == 'learn' else None])
                 for k in self.keys for part in ('held', 'learn')]
         self.texts = b.kept(jobs, 11)
         self.plain = b.unmarked()
@@ -379,7 +400,7 @@ class Attack:
         "Pairs of the texts of one heap, and a row on how well they were sorted"
         s, n = self.victim, own.texts
         of = s.scheme.watermark.rule.draw([f'{self.key}/{p}/0' for p in self.bench.prompts['learn'][:n]])
-        S = beside_unmarked(likeness(own.join(plain), s.tokens, s.order, 1e8 if s.device.type == 'cuda' else 2e6), n)
+        S = beside_unmarked(likeness(own.join(plain.first(PLAIN)), s.tokens, s.order, 1e8 if s.device.type == 'cuda' else 2e6), n)
         h = sorted_texts(S, s.keys)
         best, of = tightest(S, h), np.array(of)
         if self.lacks('sorted', 'sorted', n, 0.): self.keep('sorted', 'sorted', n, **how_sorted(S, h, of, best))
@@ -446,11 +467,18 @@ def settings_of(a):
     "What a run was asked for, to stand beside its figures"
     return {k: v for k,v in vars(a).items() if not isinstance(v, Path) and v is not None and k != 'collect'}
 
+def command_of(settings):
+    "The command of a run, from its settings; what does not change a figure is left out"
+    usual, more = vars(options().parse_args(['--out', '.'])), []
+    for k,v in settings.items():
+        if k != 'batch' and v != usual[k]: more += [f'--{k.replace("_", "-")}', *map(str, v if isinstance(v, list) else [v])]
+    return ' '.join([COMMAND, *([shlex.join(more)] if more else [])])
+
 def machines(work):
     "The machines that made figures (the first one in full, others beside it), and those that wrote texts to learn from"
     runs, texts = whole_lines(work/'runs.jsonl'), whole_lines(work/'texts_by.jsonl')
     by = [m for i,m in enumerate(r['machine'] for r in runs) if m not in [r['machine'] for r in runs[:i]]]
-    out = dict(runs=[r['settings'] for r in runs], **(by[0] if by else {}))
+    out = dict(runs=[dict(command=command_of(r['settings']), **r['settings']) for r in runs], **(by[0] if by else {}))
     if len(by) > 1: out |= dict(device=' and '.join(dict.fromkeys(m['device'] for m in by)), others=by[1:])
     return out | dict(texts_device=sorted({t['device'] for t in texts}))
 
@@ -470,11 +498,11 @@ def collect(a, sample=2):
         pd.DataFrame(forged).drop(columns='text', errors='ignore').to_parquet(a.out/'forging_scores.parquet', index=False)
         write_texts(a.out/'forging_texts.jsonl.gz', [r for r in forged if r['i'] < sample])
         (a.out/'forging.json').write_text(json.dumps(dict(
-            command='python nbs/studies/forging.py --work WORK --out nbs/studies/data', candidates=CANDIDATES, share=SHARE,
+            command=WHOLE, candidates=CANDIDATES, share=SHARE,
             victims={v: VICTIMS.get(v, (v, {})) for v in dict.fromkeys(d['victim'])},
             **machines(a.work)), indent=1) + '\n')
 
-def arguments():
+def options():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--out', type=Path, required=True)
     ap.add_argument('--work', type=Path, help='for texts and finished figures; a folder of --out if not given')
@@ -499,7 +527,10 @@ def arguments():
     ap.add_argument('--washed', type=int, default=100)
     ap.add_argument('--tokens', type=int, default=200)
     ap.add_argument('--batch', type=int, default=700 if torch.cuda.is_available() else 16)
-    a = ap.parse_args()
+    return ap
+
+def arguments():
+    a = options().parse_args()
     a.work, a.n = a.work or a.out/'forging', sorted(a.n)
     for d in (a.out, a.work): d.mkdir(parents=True, exist_ok=True)
     for v in a.victims:
@@ -514,9 +545,15 @@ def main():
     bench.unmarked(wait=False)
     studies, failed = [Study(bench, v) for v in a.victims], {}
     for most in sorted({max([x for x in a.n if x <= a.first] or a.n), max(a.n)}):
-        for s in studies:
+        todo = [(s, False) for s in studies]
+        while todo:
+            s, wait = todo.pop(0)
             try:
-                with torch.no_grad(): s.run(most)
+                with torch.no_grad(): s.run(most, wait)
+            except Timeout:
+                bench.say(s.name, 'is in other hands')
+                todo.append((s, True))
+                continue
             except Exception:                                 # the others go on
                 traceback.print_exc()
                 failed[s.name] = True
