@@ -320,6 +320,7 @@ def test_forging_in_small(tiny, tmp_path, monkeypatch):
     m.build_corpus = partial(m.build_corpus, source='topics')
     monkeypatch.setitem(m.VICTIMS, 'tournament', ('dew', dict(preset='tournament', n=16, layers=4)))
     monkeypatch.setitem(m.VICTIMS, 'sub-keys 2', ('dew', dict(preset='tournament', n=16, layers=4, keys=2)))
+    monkeypatch.setitem(m.VICTIMS, 'k-SemStamp', ('semstamp', dict(tries=2, tokens=8)))
     monkeypatch.setattr(m, 'SHORT', {0.: (8, 14), .5: (8,)})
     size = '--n 2 3 --others 2 --keys 5 6 --held 3 --forged 2 --washed 2 --tokens 14 --batch 9'.split()
     def run(*victims):
@@ -359,6 +360,8 @@ def test_forging_in_small(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, 'argv', ['forging.py', '--out', str(tmp_path), *size])
     s = m.Study(SimpleNamespace(a=m.arguments()), 'Unigram')
     with m.FileLock(tmp_path/'forging'/'rows'/'unigram.lock'), pytest.raises(m.Timeout): s.run(3, wait=False)     # another process is at it
+    d = run('k-SemStamp').query('victim == "k-SemStamp"')          # samples by itself, and only counting is tried on it
+    assert set(d['attacker']) == {'', 'counts'} and d.query('what == "forged"')[['key', 'n']].to_numpy().tolist() == [[5, 3], [6, 2]]
     with pytest.raises(ValueError, match='Unknown name'): run('unigramm')
 
 def test_the_command_makes_every_stored_forgery(monkeypatch):
