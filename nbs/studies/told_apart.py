@@ -1,6 +1,7 @@
 """Can a small model tell a scheme's texts from unmarked ones? For every scheme of the table of schemes, with repetition beside it.
 
     python nbs/studies/told_apart.py results/schemes results/schemes_few nbs/studies/data/evaluation --out nbs/studies/data/told_apart.json
+    python nbs/studies/told_apart.py nbs/studies/data/schemes_real nbs/studies/data/real --also "Unbiased gamma" "DEW multilingual" "DEW calibrated lam=2.5" --out nbs/studies/data/told_apart_real.json
 
 The classifier is that of text_quality.py: a logistic regression on the encoder's vectors of whole texts, prompts kept together in five folds. Unattacked texts of seed 0, at most --texts of each
 scheme, against as many unmarked ones after the same prompts; 0.5: it can't tell. With 100 texts, as many as all studies have, the standard error is about 0.04. Rows that OUT has already are kept: a folder
@@ -35,9 +36,10 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('results', nargs='+', type=Path, help='folders of dew_eval')
     ap.add_argument('--texts', type=int, default=100, help='of each scheme')
+    ap.add_argument('--also', nargs='+', default=(), help='rows that are not of schemes.toml or schemes_few.toml')
     ap.add_argument('--out', type=Path, required=True)
     a = ap.parse_args()
-    enc, names = load_encoder(), {*all_rows(), 'human'}
+    enc, names = load_encoder(), {*all_rows(), 'human', *a.also}
     rows = json.loads(a.out.read_text())['rows'] if a.out.exists() else {}
     for folder in a.results:
         for s,row in one_study(folder, enc, a.texts, names, rows):
