@@ -91,10 +91,22 @@ def told_apart(X, marked, prompt, seed=0):
     return float(auroc(p[marked], p[~marked]))
 
 
+def vectors(a, d, enc):
+    "The encoder's vectors of the texts, kept in a file if one is named"
+    key, have = d[['T', 'source', 'seed', 'i']].astype(str).agg(' '.join, axis=1).to_numpy(), {}
+    if a.vectors and a.vectors.exists():
+        with np.load(a.vectors) as z: have = dict(zip(z['key'], z['X']))
+    new = np.array([k not in have for k in key])
+    if new.any(): have |= dict(zip(key[new], np.asarray(enc.encode(d['text'][new].tolist()))))
+    if a.vectors and new.any(): np.savez(a.vectors, key=np.array(list(have)), X=np.stack(list(have.values())))
+    return np.stack([have[k] for k in key])
+
+
 def tell(a, d):
     "Repetition of each text, and the classifier for each scheme"
-    enc, told = load_encoder(), {}
-    X = np.asarray(enc.encode(d['text'].tolist()))
+    enc, told = load_encoder(device=a.device), {}
+    X = vectors(a, d, enc)
+    if a.only == 'encode': return
     group = pd.factorize(d['prompt'])[0]
     for T,t in d.groupby('T'):
         plain = ((d['T'] == T) & (d['source'] == 'none')).to_numpy()
@@ -153,7 +165,8 @@ def main():
     ap.add_argument('--pieces', type=Path, help='a file for the texts')
     ap.add_argument('--results', type=Path, nargs='+', default=(), help='results of studies, for texts that packs have not')
     ap.add_argument('--judge', nargs='+', default=(), help='models that give perplexities')
-    ap.add_argument('--only', choices=('tell', 'judge'), help='one of the two')
+    ap.add_argument('--only', choices=('tell', 'judge', 'encode'), help='one of the two, or no more than the vectors')
+    ap.add_argument('--vectors', type=Path, help='a file for the vectors of texts, which a GPU makes in seconds')
     ap.add_argument('--repeats', type=Path, help='results of a study: repetition of its texts, and nothing else')
     ap.add_argument('--batch', type=int, default=16, help='texts at a time for the judge')
     ap.add_argument('--device')
@@ -162,7 +175,7 @@ def main():
     a.out.mkdir(parents=True, exist_ok=True)
     if a.repeats: return repeats(a)
     d = find_pieces(a)
-    if a.judge and a.only != 'tell': judges(a, d)
+    if a.judge and a.only not in ('tell', 'encode'): judges(a, d)
     if a.only != 'judge': tell(a, d)
 
 
