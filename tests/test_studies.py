@@ -93,7 +93,7 @@ def test_toy_sizes(make):
     tomllib = pytest.importorskip('tomllib')
     assert make('TINY=1').returncode == 0
     files = list((make.work/'toml').glob('*.toml'))
-    assert len(files) == 21
+    assert len(files) == 23
     for f in files:
         s = tomllib.loads(f.read_text(encoding='utf-8'))
         assert (s['corpus']['n'], s['generation']['tokens'], s['seeds']) == (2, 16, [0, 1])
@@ -221,6 +221,29 @@ def test_the_speed_study_gives_xlmr_a_tokenizer_of_its_kind():
     ids = tok('Le vieux port, 東京')['input_ids']
     assert [ids[0], ids[-1], tok.pad_token_id] == [0, 2, 1] and tok.unk_token_id not in ids
     assert not WordIds(rust).local
+
+def test_judges_go_on_where_they_were(tiny, tmp_path, monkeypatch):
+    "Perplexity of pieces by a toy model: a row each, and what is there stays; vectors too"
+    np, pd = pytest.importorskip('numpy'), pytest.importorskip('pandas')
+    m = study_module('text_quality', monkeypatch)
+    pieces = [dict(T=1., source=s, seed=seed, i=0, prompt='The old harbour', text=f' was {s} in the {seed}th year.') for s in ('none', 'KGW') for seed in (0, 1)]
+    m.load_encoder = lambda **kw: Letters()
+    def run(n, *args):
+        file = tmp_path/f'{n}.jsonl.gz'
+        if not file.exists(): m.write_texts(file, pieces[:n])
+        monkeypatch.setattr(sys, 'argv', ['text_quality.py', '--pieces', str(file), '--out', str(tmp_path), *map(str, args)])
+        m.main()
+    asked, perplexity = [], m.perplexity
+    m.perplexity = lambda host, texts, *args: asked.append(len(texts)) or perplexity(host, texts, *args)
+    run(3, '--only', 'judge', '--judge', tiny)
+    first = pd.read_parquet(tmp_path/'second_model.parquet')
+    run(4, '--only', 'judge', '--judge', tiny)
+    d, card = pd.read_parquet(tmp_path/'second_model.parquet'), json.loads((tmp_path/'second_model.json').read_text())
+    assert asked == [1, 1, 1, 1] and len(d) == 4 and (d['ppl'] > 1).all() and d['ppl'].nunique() == 4
+    pd.testing.assert_frame_equal(d[:3].reset_index(drop=True), first.reset_index(drop=True))
+    assert list(card['judges']) == [str(tiny)] and d.columns.tolist() == ['judge', 'T', 'source', 'seed', 'i', 'ppl']
+    for n in (3, 4): run(n, '--only', 'encode', '--vectors', tmp_path/'v.npz')
+    with np.load(tmp_path/'v.npz') as z: assert len(z['X']) == 4 and list(z['key'])[3] == '1.0 KGW 1 0' and not np.allclose(z['X'][0], z['X'][2])
 
 # --- forging: what a learner makes of pairs, and the script at toy size
 

@@ -4,10 +4,16 @@ scheme of the stored studies.
     python nbs/studies/text_quality.py --judge qwen2.5-coder-1.5b-instruct --out nbs/studies/data
 
 Reads the stored texts of the main table, of the other schemes and of temperature 0.7 (the first 100 of each seed; --pieces FILE
-keeps them in a file, or reads them from there). Writes text_quality.parquet (a row for each text), text_quality.json (the
-classifier's AUROC for each scheme, settings, machine) and, with --judge, second_model.parquet (perplexity of each text by that
-model, a stranger to the host) and second_model.json. The classifier is a logistic regression on the encoder's vectors of whole
+keeps them in a file, or reads them from there). Packs keep 20 to 40 texts of some studies: --results adds those of results that
+are not packed yet. Writes text_quality.parquet (a row for each text), text_quality.json (the
+classifier's AUROC for each scheme, settings, machine) and, with --judge, second_model.parquet (perplexity of each text by these
+models: the host, and a stranger to it) and second_model.json. The classifier is a logistic regression on the encoder's vectors of whole
 texts, with prompts kept together in five folds. Twelve minutes on two cores without a judge, which wants a GPU (--only judge).
+What was judged, with the results of the other schemes and of token_repeat as `dew_eval` had left them:
+
+    python nbs/studies/text_quality.py --only judge --judge qwen2.5-coder-1.5b-instruct smollm2-135m --results results/schemes \
+        results/schemes_few results/token_repeat results/token_repeat_cool --out nbs/studies/data
+
 Repetition alone, of every unattacked text of one study's results (before they are packed), in seconds:
 
     python nbs/studies/text_quality.py --repeats results/token_repeat --out nbs/studies/data
@@ -27,28 +33,27 @@ from dew_nb.evaluation.store import load_results
 from dew_nb.rates import auroc
 
 HERE = Path(__file__).parent
-STUDIES = dict(evaluation=1.0, schemes=1.0, cool=0.7)
+STUDIES = ('evaluation', 'schemes', 'schemes_few', 'token_repeat', 'cool', 'token_repeat_cool')
 # of the main table; of the other schemes all that is stored
-ROWS = ('none', 'DEW tournament', 'DEW multilingual', 'DEW paper lam=2.0', 'DEW calibrated lam=2.5', 'KGW', 'Unigram', 'SynthID')
+ROWS = ('none', 'human', 'DEW tournament', 'DEW multilingual', 'DEW paper lam=2.0', 'DEW calibrated lam=2.5', 'KGW', 'Unigram', 'SynthID')
 
 
-def stored(data, n):
-    "Unattacked texts of the studies, the first n of each seed"
-    def one(name, T):
-        d = load_results(data/name).texts
-        d = d[(d['attack'] == 'none') & (d['i'] < n) & (d['source'] != 'human')]
-        if name != 'schemes': d = d[d['source'].isin(ROWS)]
-        d = d[(d['encoder'] != 'use-multilingual') | (d['source'] == 'DEW multilingual')]
-        return d[['source', 'seed', 'i', 'prompt', 'text']].assign(T=T)
-    d = pd.concat([one(n,T) for n,T in STUDIES.items()])
-    return d.drop_duplicates(['T', 'source', 'seed', 'i']).reset_index(drop=True)
+def written(folder, n):
+    "Unattacked texts of a study, packed or not, the first n of each seed"
+    r = load_results(folder)
+    d = r.texts[lambda d: (d['attack'] == 'none') & (d['i'] < n)]
+    if r.study['name'] in ('evaluation', 'cool'): d = d[d['source'].isin(ROWS)]
+    d = d[(d['encoder'] != 'use-multilingual') | (d['source'] == 'DEW multilingual')]
+    return d[['source', 'seed', 'i', 'prompt', 'text']].assign(T=r.study['generation'].get('temperature', 1.0))
 
 
 def find_pieces(a):
-    "The texts, from the studies or from a file that has them"
-    if a.pieces and a.pieces.exists(): return pd.DataFrame(read_texts(a.pieces))
-    d = stored(a.data, a.texts)
-    if a.pieces: write_texts(a.pieces, d.to_dict('records'))
+    "The texts, from the studies or from a file that has them, and from results"
+    if a.pieces and a.pieces.exists(): first = [pd.DataFrame(read_texts(a.pieces))]
+    else: first = [written(a.data/name, a.texts) for name in STUDIES]
+    d = pd.concat(first + [written(r, a.texts) for r in a.results])
+    d = d.drop_duplicates(['T', 'source', 'seed', 'i']).reset_index(drop=True)
+    if a.pieces and not a.pieces.exists(): write_texts(a.pieces, d.to_dict('records'))
     return d
 
 
@@ -86,10 +91,22 @@ def told_apart(X, marked, prompt, seed=0):
     return float(auroc(p[marked], p[~marked]))
 
 
+def vectors(a, d, enc):
+    "The encoder's vectors of the texts, kept in a file if one is named"
+    key, have = d[['T', 'source', 'seed', 'i']].astype(str).agg(' '.join, axis=1).to_numpy(), {}
+    if a.vectors and a.vectors.exists():
+        with np.load(a.vectors) as z: have = dict(zip(z['key'], z['X']))
+    new = np.array([k not in have for k in key])
+    if new.any(): have |= dict(zip(key[new], np.asarray(enc.encode(d['text'][new].tolist()))))
+    if a.vectors and new.any(): np.savez(a.vectors, key=np.array(list(have)), X=np.stack(list(have.values())))
+    return np.stack([have[k] for k in key])
+
+
 def tell(a, d):
     "Repetition of each text, and the classifier for each scheme"
-    enc, told = load_encoder(), {}
-    X = np.asarray(enc.encode(d['text'].tolist()))
+    enc, told = load_encoder(device=a.device), {}
+    X = vectors(a, d, enc)
+    if a.only == 'encode': return
     group = pd.factorize(d['prompt'])[0]
     for T,t in d.groupby('T'):
         plain = ((d['T'] == T) & (d['source'] == 'none')).to_numpy()
@@ -114,20 +131,31 @@ def repeats(a):
     print(out.groupby(['source', 'seed'])[['rep_2', 'rep_3', 'longest', 'distinct_1']].mean().round(4))
 
 
-def judge(a, d):
-    "Perplexity of each text by a second model; what a run that was cut short left is taken up again"
-    t0, host, file = time.time(), load_host(a.judge, device=a.device), a.out/'second_model.parquet'
+def judge(a, d, name):
+    "Perplexity of each text by a model; what a run that was cut short left is taken up again"
+    t0, file = time.time(), a.out/'second_model.parquet'
     rows = [pd.read_parquet(file)] if file.exists() else []
-    done = {(T, s) for r in rows for T,s in zip(r['T'], r['source'])}
-    command = f'python nbs/studies/text_quality.py --only judge --judge {a.judge} --out nbs/studies/data'
-    for (T,s),t in d.groupby(['T', 'source'], sort=False):
-        if (T, s) in done: continue
+    done = {k for r in rows for k in zip(r['judge'], r['T'], r['source'], r['seed'])}
+    left = [t for k,t in d.assign(judge=name).groupby(['judge', 'T', 'source', 'seed'], sort=False) if k not in done]
+    host = load_host(name, device=a.device) if left else None
+    for t in left:
         ppl = perplexity(host, t['text'].tolist(), t['prompt'].tolist(), a.batch).values
-        rows.append(t[['T', 'source', 'seed', 'i']].assign(ppl=ppl.astype('float32')))
+        rows.append(t[['judge', 'T', 'source', 'seed', 'i']].assign(ppl=ppl.astype('float32')))
         pd.concat(rows).to_parquet(file, index=False, compression='zstd')
-        print(T, s, round(float(np.median(ppl)), 2), flush=True)
-    (a.out/'second_model.json').write_text(json.dumps(dict(command=command, judge=a.judge, texts=a.texts,
-        seconds=round(time.time() - t0), **machine(host)), indent=1) + '\n')
+        print(f'{time.time() - t0:.0f} s', *t.iloc[0][['judge', 'T', 'source', 'seed']], round(float(np.median(ppl)), 2), flush=True)
+    return dict(seconds=round(time.time() - t0), **machine(host)) if left else {}
+
+
+def judges(a, d):
+    "Perplexity by each of the models, and a card of what was done"
+    command = ('python nbs/studies/text_quality.py --only judge --judge qwen2.5-coder-1.5b-instruct smollm2-135m --results results/schemes '
+               'results/schemes_few results/token_repeat results/token_repeat_cool --out nbs/studies/data')
+    file = a.out/'second_model.json'
+    for name in a.judge:
+        card = judge(a, d, name)
+        old = json.loads(file.read_text())['judges'] if file.exists() else {}
+        if card: card['seconds'] += old.get(name, {}).get('seconds', 0)
+        file.write_text(json.dumps(dict(command=command, texts=a.texts, judges=old | ({name: card} if card else {})), indent=1) + '\n')
 
 
 def main():
@@ -135,8 +163,10 @@ def main():
     ap.add_argument('--texts', type=int, default=100, help='of each seed')
     ap.add_argument('--data', type=Path, default=HERE/'data')
     ap.add_argument('--pieces', type=Path, help='a file for the texts')
-    ap.add_argument('--judge', help='a model that gives perplexities')
-    ap.add_argument('--only', choices=('tell', 'judge'), help='one of the two')
+    ap.add_argument('--results', type=Path, nargs='+', default=(), help='results of studies, for texts that packs have not')
+    ap.add_argument('--judge', nargs='+', default=(), help='models that give perplexities')
+    ap.add_argument('--only', choices=('tell', 'judge', 'encode'), help='one of the two, or no more than the vectors')
+    ap.add_argument('--vectors', type=Path, help='a file for the vectors of texts, which a GPU makes in seconds')
     ap.add_argument('--repeats', type=Path, help='results of a study: repetition of its texts, and nothing else')
     ap.add_argument('--batch', type=int, default=16, help='texts at a time for the judge')
     ap.add_argument('--device')
@@ -145,7 +175,7 @@ def main():
     a.out.mkdir(parents=True, exist_ok=True)
     if a.repeats: return repeats(a)
     d = find_pieces(a)
-    if a.judge and a.only != 'tell': judge(a, d)
+    if a.judge and a.only not in ('tell', 'encode'): judges(a, d)
     if a.only != 'judge': tell(a, d)
 
 
