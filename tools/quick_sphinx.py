@@ -60,7 +60,12 @@ def quick_search(app):
                     open_lists.append(iter(child.children))
                     break
             else: open_lists.pop()
-    Node._fast_findall = nodes_of
+    full = Node.findall
+    def findall(self, condition=None, include_self=True, descend=True, siblings=False, ascend=False):
+        below = include_self and descend and not (siblings or ascend)
+        if below and callable(condition) and not isinstance(condition, type): return filter(condition, nodes_of(self, Node))
+        return full(self, condition, include_self, descend, siblings, ascend)
+    Node._fast_findall, Node.findall = nodes_of, findall
 
 def hasten(app):
     "All of them; before `app.build`"
