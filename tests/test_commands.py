@@ -1,10 +1,12 @@
 "The commands as processes: exit codes, standard input, JSON lines, keys, closed pipes and interrupts"
 import csv, importlib, json, os, re, select, shutil, signal, subprocess, sys, tempfile, time, traceback
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from quick import small_model
+from dew_nb.tokenization import backend
+from quick import toy_host
 
 ROOT = Path(__file__).resolve().parent.parent
 KEY = b'an example key: never use this one'
@@ -88,9 +90,17 @@ def warm():
     "What forks would import, and a host that writes quickly: what is tested is the command around it"
     for o in ('torch', 'transformers.models.llama.modeling_llama', 'transformers.models.bert.modeling_bert', 'sentence_transformers',
               'dew_nb.detection', 'dew_nb.insertion', 'dew_nb.evaluation.results', 'dew_nb.evaluation.studies'): importlib.import_module(o)
-    model = small_model()
+    import dew_nb
+    from dew_nb import shell
+    full = shell.read_config
+    def read_config(args): return replace(c, n=128) if (c := full(args)).rule == 'bias' else c    # a small table
+    host, enc = toy_host(device='cpu'), dew_nb.load_encoder(device='cpu')
+    host.digest, enc.digest, enc.fingerprint, enc.old_digest                  # computed here, and not in each fork
+    backend(host.tokenizer)
     with pytest.MonkeyPatch.context() as m:
-        m.setattr('dew_nb.hosts._read_model', lambda *args: model)
+        m.setattr(shell, 'read_config', read_config)
+        for o in (dew_nb, dew_nb.hosts): m.setattr(o, 'load_host', lambda *args, **kw: host, raising=False)
+        for o in (dew_nb, dew_nb.encoders, dew_nb.detection): m.setattr(o, 'load_encoder', lambda *args, **kw: enc, raising=False)
         yield
 
 @pytest.fixture(scope='module')

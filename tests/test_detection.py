@@ -255,7 +255,7 @@ def test_memory_is_bounded(detector):
     peak = {}
     for n in (1, 500, 2000):                                    # the first fills the memo of token texts
         tracemalloc.start()
-        for r in detector.detect_iter(' '.join(rng.choice(words, 30 if n > 1 else 3000)) for _ in range(n)): assert r.n_scored
+        for r in detector.detect_iter(' '.join(rng.choice(words, 10 if n > 1 else 3000)) for _ in range(n)): assert r.n_scored
         peak[n] = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     detector.reader.max_windows = old

