@@ -174,7 +174,8 @@ def encode(self:CompiledContexts,
 def to(self:CompiledContexts,
     device # where to put the table
 ) -> CompiledContexts:
-    "The same contexts on a device"
+    "The same contexts on a device; these, if they are there"
+    if torch.device(device) == self.device: return self
     return CompiledContexts(self.table.to(device), self.tok, self.k, self.decay)._with(self.special)
 
 # %% ../nbs/23_compiled.ipynb #c028
