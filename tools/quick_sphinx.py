@@ -48,26 +48,6 @@ def quick_highlighter(app):
         return made[key]
     PygmentsBridge.get_formatter = get_formatter
 
-def quick_search(app):
-    "The nodes of a kind in a tree, in docutils' order, without a generator for each level"
-    from docutils.nodes import Node
-    def nodes_of(self, cls):
-        if isinstance(self, cls): yield self
-        open_lists = [iter(self.children)]
-        while open_lists:
-            for child in open_lists[-1]:
-                if isinstance(child, cls): yield child
-                if child.children:
-                    open_lists.append(iter(child.children))
-                    break
-            else: open_lists.pop()
-    full = Node.findall
-    def findall(self, condition=None, include_self=True, descend=True, siblings=False, ascend=False):
-        below = include_self and descend and not (siblings or ascend)
-        if below and callable(condition) and not isinstance(condition, type): return filter(condition, nodes_of(self, Node))
-        return full(self, condition, include_self, descend, siblings, ascend)
-    Node._fast_findall, Node.findall = nodes_of, findall
-
 def hasten(app):
     "All of them; before `app.build`"
-    for f in (quick_sidebar, quick_names, quick_stems, quick_highlighter, quick_search): f(app)
+    for f in (quick_sidebar, quick_names, quick_stems, quick_highlighter): f(app)
