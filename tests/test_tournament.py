@@ -1,9 +1,6 @@
 "The tournament rule with compiled contexts from end to end, with an encoder that is quick because it means nothing"
-import os
 import subprocess
 import sys
-import tempfile
-import traceback
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +9,7 @@ import torch
 
 from dew_nb import DEW, DEWConfig, Detector, SecretKey
 from dew_nb.insertion import DEWWatermarkingConfig
+from forks import SAFE, Forked
 from quick import Letters, toy_host
 
 KEY = SecretKey(b'an example key: never use this one')
@@ -73,22 +71,14 @@ def in_fresh(code, *args):
 
 def in_fork(code, *args):
     "The same in a fork, where that is safe: torch is imported already"
-    if sys.platform != 'linux': return in_fresh(code, *args)
-    with tempfile.TemporaryFile('w+') as out:
-        pid = os.fork()
-        if not pid:
-            ended = 1
-            try:
-                sys.argv, sys.stdout = ['-c', *map(str, args)], out
-                torch.set_num_threads(1)
-                exec(code, {})
-                out.flush()
-                ended = 0
-            except BaseException: traceback.print_exc()
-            finally: os._exit(ended)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        out.seek(0)
-        return out.read()
+    if not SAFE: return in_fresh(code, *args)
+    def work():
+        sys.argv = ['-c', *map(str, args)]
+        exec(code, {})
+    p = Forked(work)
+    out, err = p.communicate()
+    assert p.returncode == 0, err
+    return out
 
 
 @pytest.mark.parametrize('run', [in_fork, pytest.param(in_fresh, marks=pytest.mark.long)])

