@@ -18,6 +18,7 @@ from torch.nn.functional import pad
 from tqdm.auto import tqdm
 
 # %% ../nbs/34_scan.ipynb #c004
+from .changes import core_pieces, whole_words
 from .graphs import send
 from .keynull import allowance, pair_sum
 from .scanlaw import ScanNull, cell_sums, handicaps, largest, null_scores
@@ -30,16 +31,17 @@ from .whitening import unit_rows
 @dataclass(frozen=True)
 class Span:
     "A passage that carries the mark"
-    start: int # where it begins in the text, in characters
-    end: int # where it ends
+    start: int # where it begins in the text, in characters: approximate
+    end: int # where it ends: approximate
     tokens: tuple # (first, last+1) of its tokens
     score: float # mean of its scores
     z: float # in standard deviations of the null
     p_value: float # corrected for having looked everywhere
     n_scored: int # positions that count
     subkey: int|None = None # whose mark it is, where one secret has several sub-keys
+    core: tuple = () # (start, end) of what surely belongs to it, in characters
     def to_dict(self) -> dict:
-        said = dict(vars(self), tokens=list(self.tokens))
+        said = dict(vars(self), tokens=list(self.tokens), core=[list(c) for c in self.core])
         return {k: v for k,v in said.items() if v is not None}
 
 # %% ../nbs/34_scan.ipynb #c009
@@ -309,13 +311,16 @@ def make_span(
     subkey:int|None=None # whose mark it is
 ) -> Span:
     "Some positions of a text as a span"
-    pos, at = doc.pos[doc.first], slice(i, j)
+    pos, at, n = doc.pos[doc.first], slice(i, j), j-i
     pairs = pair_sum(rule.kernel, P.r[at], P.c[at]).double()
-    rest = P.rest[at].sum() - (j-i)*_allowed(rule, (j-i)**2/pairs)
-    z = float(rest/P.variance(pairs, P.g[at].sum()).sqrt())
+    lean = _allowed(rule, n**2/pairs)
+    z = float((P.rest[at].sum() - n*lean)/P.variance(pairs, P.g[at].sum()).sqrt())
+    sure = core_pieces((P.rest - lean).cpu().numpy(), i, j, min(1., float(n/pairs)))
+    where = lambda a, b: (int(doc.offsets[a, 0]), int(doc.offsets[b, 1]))
+    core = [whole_words(doc.text, *where(pos[a], pos[b-1])) for a,b in sure]
     first, last = 0 if i == 0 else int(pos[i]), int(pos[j-1])
-    return Span(int(doc.offsets[first, 0]), int(doc.offsets[last, 1]), (first, last+1),
-                float(P.y[at].mean())*rule.sd, z, p, j-i, subkey)
+    return Span(*where(first, last), (first, last+1), float(P.y[at].mean())*rule.sd,
+                z, p, n, subkey, tuple(core))
 
 # %% ../nbs/34_scan.ipynb #c051
 def scan_note(

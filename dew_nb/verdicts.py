@@ -160,10 +160,16 @@ def line(self:Judgement) -> str:
 # %% ../nbs/39_verdicts.ipynb #c033
 @patch
 def passages(self:Judgement) -> list:
-    "A line for each marked passage of a scan"
-    shown = lambda s: ' '.join(self.result.text[s.start:s.end][:60].split())
-    return [f'    characters {s.start:,} to {s.end:,}: z {s.z:+.2f}, p {s.p_value:.2g}: "{shown(s)}…"'
-            for s in getattr(self.result, 'spans', [])]
+    "Lines for each marked passage of a scan: its range, and quotations of its core"
+    def quoted(a, b):
+        said = ' '.join(self.result.text[a:b].split())
+        return said if len(said) <= 60 else said[:60].rsplit(' ', 1)[0] + ' …'
+    out = []
+    for s in getattr(self.result, 'spans', []):
+        out.append(f'    about characters {s.start:,} to {s.end:,}: z {s.z:+.2f}, p {s.p_value:.2g}')
+        out += [f'      core, {a:,} to {b:,}: "{quoted(a, b)}"' for a,b in s.core]
+        if not s.core: out.append('      no part of it is sure enough to be quoted')
+    return out
 
 # %% ../nbs/39_verdicts.ipynb #c036
 @patch
@@ -179,7 +185,7 @@ def record(self:Judgement,
 
 # %% ../nbs/39_verdicts.ipynb #c038
 COLUMNS = ['name', 'verdict', 'p_value', 'z', 'score', 'n_tokens', 'n_scored', 'enough',
-           'alpha', 'key', 'scheme', 'subkey', 'detector', 'passages', 'error']
+           'alpha', 'key', 'scheme', 'subkey', 'detector', 'passages', 'core', 'error']
 
 def csv_line(
     values # cells
@@ -194,8 +200,10 @@ def csv_line(
 def csv_row(self:Judgement) -> str:
     "The judgement as a line of CSV, see `COLUMNS`"
     d = self.record()
-    spans = [f'{s.start}-{s.end}' for s in getattr(self.result, 'spans', [])]
-    d |= dict(passages=' '.join(spans), name=("'"*(self.name[:1] in '=+-@')) + self.name)
+    spans = getattr(self.result, 'spans', [])
+    listed = lambda places: ' '.join(f'{a}-{b}' for a,b in places)
+    d |= dict(passages=listed((s.start, s.end) for s in spans), core=listed(c for s in spans for c in s.core),
+        name=("'"*(self.name[:1] in '=+-@')) + self.name)
     return csv_line(['' if d.get(k) is None else d[k] for k in COLUMNS])
 
 # %% ../nbs/39_verdicts.ipynb #c043
