@@ -61,6 +61,7 @@ class ScanResult:
     text: str = field(repr=False) # the text itself
     key: str = '' # fingerprint of the key
     note: str = '' # what the p-values do not take into account, if anything
+    undone: tuple = () # what was undone before the text was read, by kind: `dew_nb.plain`
 
 # %% ../nbs/34_scan.ipynb #c010
 @patch
@@ -74,7 +75,7 @@ def to_dict(self:ScanResult) -> dict:
     "Plain numbers and strings, ready for JSON"
     names = 'p_value z z_text n_tokens n_scored alpha key note'
     d = {k: getattr(self, k) for k in names.split()}
-    return d | dict(spans=[s.to_dict() for s in self.spans])
+    return d | dict(undone=list(self.undone), spans=[s.to_dict() for s in self.spans])
 
 # %% ../nbs/34_scan.ipynb #c012
 @patch
@@ -345,7 +346,7 @@ def scan_document(
     "Scan one text whose contexts are known"
     scheme, L, alpha = detector.scheme, int(doc.first.sum()), options.alpha
     common = dict(n_tokens=len(doc.ids), n_scored=L, alpha=alpha, pos=doc.pos[doc.first],
-                  text=doc.text, key=detector.key, note=scan_note(detector))
+                  text=doc.text, key=detector.key, note=scan_note(detector), undone=doc.undone)
     nothing = ScanNull(np.zeros(1), np.zeros(1))
     if not L: return ScanResult([], 1., 0., 0., curves={}, null=nothing, **common)
     P = Positions.of(scheme, doc, c)
