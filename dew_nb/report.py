@@ -7,16 +7,17 @@ __all__ = ['SUPPOSED', 'CHECKED', 'NOT_SAID', 'LIMITS', 'PACKAGES', 'UNDONE', 'K
            'ABOUT_SHADE', 'ABOUT_SCAN', 'POLICY', 'PURPOSE', 'p_words', 'p_meaning', 'statement', 'file_entry',
            'text_digest', 'detector_entry', 'software', 'undone_words', 'text_entry', 'count_entry', 'make_report',
            'facts_table', 'list_table', 'text_html', 'count_words', 'report_html', 'sealed', 'report_paths',
-           'write_report']
+           'write_report', 'Reporter']
 
-# %% ../nbs/82_report.ipynb #5d737f58
+# %% ../nbs/82_report.ipynb #d06a7e60
 import hashlib, html, json, platform
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-# %% ../nbs/82_report.ipynb #abedf277
-from .signing import file_digest, sign_record
+# %% ../nbs/82_report.ipynb #1f728b06
+from .signing import file_digest, load_signing_key, sign_record
 from .verdicts import TOO_SHORT, Judgement, detector_info, judge_with, scheme_digest
 from .views import PASSAGE_WORDS, WORDS, marked_text, running_mean, scan_curve, shaded_text, words_html
 
@@ -68,12 +69,12 @@ def statement(
     return (f'{p_meaning(j)} At the level {level} the text is therefore counted as marked with the key {r.key}. '
             f'At this level one unmarked text in {_one_in(j.alpha)} is counted as marked by chance.')
 
-# %% ../nbs/82_report.ipynb #932a7c00
+# %% ../nbs/82_report.ipynb #c4f6e10f
 NOT_SAID = (
     'The p-value is not the probability that the text is unmarked, or that a person wrote it, and one minus the p-value is not the probability '
     'that a machine did. Such a probability also depends on everything else that is known about the case.',
     'The mark does not tell who used the language model, who edited the text, or who handed it in.',
-    'A mark can be pasted: a person who quotes marked text, or is quoted beside it, has marked text in his own.',
+    'A mark can be pasted: a person who quotes marked text, or is quoted beside it, has marked text in their own.',
     'A mark can be forged: who has the detector file, the key, or enough marked text can with some skill write text that scores high.',
     '"Not marked" does not mean that a person wrote the text. Most language models do not mark, and not with this key.')
 
@@ -347,3 +348,35 @@ def write_report(
     page.write_bytes(shown.encode())
     data.write_text(json.dumps(whole, indent=1, allow_nan=False) + '\n', encoding='utf-8')
     return page, data
+
+# %% ../nbs/82_report.ipynb #c0069c48
+@dataclass(eq=False)
+class Reporter:
+    "Writes the report of one command"
+    path: str|Path # of the page
+    files: dict # path of a text's file: how it is read
+    command: str = '' # that was given
+    sign_key: str|Path|None = None # file of an Ed25519 private key; None: not signed
+    password: str = field(default='', repr=False) # of that file
+    def __post_init__(self):
+        report_paths(self.path)
+        self.key = None if self.sign_key is None else load_signing_key(self.sign_key, self.password)
+        self.before = self.entries()
+
+    def entries(self) -> dict:
+        "Path: entry of each file, as it is now"
+        return {f: file_entry(f, how) for f,how in self.files.items()}
+
+    def source(self, name) -> str:
+        "The file that a text of this name came from"
+        return next((f for f in self.files if name == f or name.startswith(f'{f}:')), '')
+
+    def write(self, found, detectors, alpha, paths) -> str: # in words
+        "Write the report of judgements by detectors, which are files"
+        if changed := [f for f,e in self.entries().items() if e != self.before[f]]: raise ValueError(
+            f'{", ".join(changed)} changed while it was read, and no report is written: ask again')
+        known = [detector_entry(n, d, paths[n]) for n,d in detectors.items()]
+        sources = [self.source(j.name) for j in found]
+        record = make_report(found, known, alpha, list(self.before.values()), sources, self.command)
+        page, data = write_report(self.path, record, found, self.key)
+        return f'report written to {page} and {data}, {"not " * (self.key is None)}signed'
