@@ -11,7 +11,7 @@ import html
 
 # %% ../nbs/83_pages.ipynb #c004
 from .verdicts import TOO_SHORT, Judgement
-from .views import running_mean, scan_html, shaded_text
+from .views import PASSAGE_WORDS, WORDS, running_mean, scan_html, shaded_text, words_html
 
 # %% ../nbs/83_pages.ipynb #c009
 def p_sentence(
@@ -49,13 +49,15 @@ def card(
 ) -> str:
     "A judgement for a person, as HTML without scripts"
     r, kind = j.result, j.verdict.split()[0]
-    if hasattr(r, 'spans'): body = scan_html(r)
-    else: body = (f'<p class="figures">z {r.z:+.2f} &nbsp; {r.n_tokens:,} tokens, {r.n_scored:,} scored &nbsp; '
+    scanned = hasattr(r, 'spans')
+    if scanned: body = scan_html(r)
+    else: body = (f'<p class="figures">z {r.z:+.2f} &nbsp; {r.n_tokens:,} tokens, {r.n_scored:,} scored, worth {r.l_eff:,.0f} &nbsp; '
                   f'key {html.escape(r.key)}</p>{LEGEND}<div class="text">{shaded_text(r, limit)}</div>'
                   f'<div class="wide">{running_mean(r)}</div><div class="narrow">{running_mean(r, 330)}</div>')
     more = keys_table(j.keys) if j.keys else ''
+    said = f'<details><summary>What the words mean</summary>{words_html(PASSAGE_WORDS if scanned else WORDS)}</details>'
     return (f'<section class="card {kind}"><h2>{html.escape(j.says())}</h2><p>{p_sentence(j)}</p>'
-            f'<p class="note">{NOTE[j.verdict]}</p>{more}{body}</section>')
+            f'<p class="note">{NOTE[j.verdict]}</p>{more}{body}{said}</section>')
 
 # %% ../nbs/83_pages.ipynb #c020
 PAGE = '''<!doctype html><html lang="en"><head><meta charset="utf-8">
@@ -65,6 +67,7 @@ PAGE = '''<!doctype html><html lang="en"><head><meta charset="utf-8">
 <p>Paste a text, or drop a file of plain text. It is sent to this service, judged, and forgotten.</p>
 <form id="form"><label for="text">Text</label>
 <textarea id="text" rows="11" spellcheck="false" placeholder="At least a few sentences"></textarea>
+<p id="read" class="note" aria-live="polite"></p>
 <div class="row"><label class="file">Choose a file<input id="file" type="file"></label>
 <label>Detector <select id="detector">{options}</select></label>
 <label>Level <select id="alpha"><option>0.05</option><option selected>0.01</option><option>0.001</option>
@@ -72,6 +75,7 @@ PAGE = '''<!doctype html><html lang="en"><head><meta charset="utf-8">
 <div class="row"><button id="detect" value="detect">Is it marked?</button>
 <button id="scan" value="scan" class="second">Which passages?</button></div></form>
 <div id="answer" aria-live="polite"></div>
+<div id="save" class="row" hidden><button id="report" type="button" class="second">Make a report to keep</button><span id="files"></span></div>
 <footer>{about} <a href="docs">How to ask from a program</a></footer></main></body></html>'''
 
 # %% ../nbs/83_pages.ipynb #c021
@@ -111,34 +115,65 @@ color:var(--on);cursor:pointer} button.second{background:none;color:var(--blue)}
 table{border-collapse:collapse;display:block;overflow-x:auto;margin:.6rem 0;font-size:.92rem} td,th{padding:.2em .6em;text-align:left;
 border-bottom:1px solid var(--line)} .keys td+td,.keys th+th{text-align:right;white-space:nowrap} svg{max-width:100%;height:auto}
 .narrow{display:none} @media (max-width:32rem){.wide{display:none} .narrow{display:block}}
-mark{color:inherit} a{color:var(--blue)} h2{font-size:1.2rem} td code{font-size:.9rem} .dew-scan{overflow-wrap:anywhere}'''
+mark{color:inherit} a{color:var(--blue)} [hidden]{display:none!important} #read{margin:.2rem 0} details{margin:.7rem 0;font-size:.9rem}
+summary{cursor:pointer;color:var(--blue)} dl.words{margin:.4rem 0} dl.words dt{font-weight:600} dl.words dd{margin:0 0 .3rem;color:var(--dim)}
+ h2{font-size:1.2rem} td code{font-size:.9rem} .dew-scan{overflow-wrap:anywhere}'''
 
 # %% ../nbs/83_pages.ipynb #c025
 _ASK_JS = '''
 const $ = id => document.getElementById(id), form = $('form'), answer = $('answer');
 function wrong(words) { answer.innerHTML = '<p class="wrong" role="alert"></p>'; answer.firstChild.textContent = words; }
+let source = {name: '', encoding: ''}, asked = null;
+function from(name, encoding) {
+  source = {name, encoding}; $('read').textContent = name && name + ', read as ' + encoding.toUpperCase();
+}
+function clear() { answer.replaceChildren(); $('save').hidden = true; $('files').replaceChildren(); }
 async function take(file) {
   const b = new Uint8Array(await file.arrayBuffer()), mark = b[0] << 8 | b[1],
     kind = mark == 0xfffe ? 'utf-16le' : mark == 0xfeff ? 'utf-16be' : 'utf-8';
   try {
     const text = new TextDecoder(kind, {fatal: true}).decode(b);
     if (text.includes('\\0')) throw 0;
-    $('text').value = text.replace(/\\r?\\n$/, ''); answer.replaceChildren();
+    clear(); $('text').value = text.replace(/\\r?\\n$/, ''); from(file.name, kind);
   } catch { wrong(file.name + ' is not plain text in UTF-8. Save it as plain text first.'); }
 }
-async function ask(what) {
-  const body = {text: $('text').value, alpha: Number($('alpha').value), html: true};
-  if ($('detector').value) body.detector = $('detector').value;
+async function post(what, body) {
   const headers = {'Content-Type': 'application/json'};
   if ($('token')) headers.Authorization = 'Bearer ' + $('token').value;
-  const r = await fetch(what, {method: 'POST', headers, body: JSON.stringify(body)}), said = await r.json();
-  if (!r.ok) return wrong(said.detail); answer.innerHTML = said.results[0].html; answer.scrollIntoView({behavior: 'smooth', block: 'nearest'});
+  const r = await fetch(what, {method: 'POST', headers, body: JSON.stringify(body)});
+  return [r.ok, await r.json()];
+}
+async function ask(what) {
+  clear();
+  const body = {text: $('text').value, alpha: Number($('alpha').value), html: true};
+  if ($('detector').value) body.detector = $('detector').value;
+  const [ok, said] = await post(what, body);
+  if (!ok) return wrong(said.detail); asked = {...body, ...source, scan: what == 'scan'}; delete asked.html; $('save').hidden = false; answer.innerHTML = said.results[0].html; answer.scrollIntoView({behavior: 'smooth', block: 'nearest'});
   for (const m of [...answer.querySelectorAll('mark')].slice(0, 1)) m.parentElement.scrollTop = m.offsetTop - m.parentElement.offsetTop - 40;
 }
 '''
 
 # %% ../nbs/83_pages.ipynb #page-js-events
-PAGE_JS = _ASK_JS + '''form.addEventListener('submit', async e => {
+_SAVE_JS = '''
+function link(name, kind, text) {
+  const a = document.createElement('a'); a.download = a.textContent = name;
+  a.href = URL.createObjectURL(new Blob([text], {type: kind})); return a;
+}
+async function report() {
+  const [ok, said] = await post('report', asked);
+  if (!ok) return wrong(said.detail);
+  $('files').replaceChildren('Save ', link('case.html', 'text/html', said.html), ' and ', link('case.json', 'application/json', said.json));
+}
+$('report').addEventListener('click', async e => {
+  e.target.disabled = true;
+  try { await report(); } catch { wrong('The service does not answer.'); }
+  e.target.disabled = false;
+});
+$('text').addEventListener('input', () => from('', ''));
+'''
+
+# %% ../nbs/83_pages.ipynb #b27ba6be
+PAGE_JS = _ASK_JS + _SAVE_JS + '''form.addEventListener('submit', async e => {
   e.preventDefault(); const buttons = form.querySelectorAll('button'); buttons.forEach(b => b.disabled = true);
   try { await ask(e.submitter.value); } catch { wrong('The service does not answer.'); }
   buttons.forEach(b => b.disabled = false);

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['SUPPOSED', 'CHECKED', 'NOT_SAID', 'LIMITS', 'PACKAGES', 'UNDONE', 'KIND', 'FORMAT', 'REPORT_CSS', 'PRINT_CSS',
-           'ABOUT_SHADE', 'ABOUT_SCAN', 'POLICY', 'PURPOSE', 'p_words', 'p_meaning', 'statement', 'file_entry',
-           'text_digest', 'detector_entry', 'software', 'undone_words', 'text_entry', 'count_entry', 'make_report',
-           'facts_table', 'list_table', 'text_html', 'count_words', 'report_html', 'sealed', 'report_paths',
-           'write_report', 'Reporter']
+           'NUMBERS', 'ABOUT_SHADE', 'ABOUT_SCAN', 'TESTS', 'READ', 'POLICY', 'PURPOSE', 'p_words', 'p_meaning',
+           'statement', 'file_entry', 'text_digest', 'contents_digest', 'detector_entry', 'software', 'undone_words',
+           'text_entry', 'count_entry', 'make_report', 'facts_table', 'list_table', 'text_html', 'count_words',
+           'report_html', 'sealed', 'report_paths', 'report_strings', 'write_report', 'Reporter']
 
 # %% ../nbs/82_report.ipynb #d06a7e60
 import hashlib, html, json, platform
@@ -16,9 +16,10 @@ from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-# %% ../nbs/82_report.ipynb #1f728b06
-from .signing import file_digest, load_signing_key, sign_record
-from .verdicts import TOO_SHORT, Judgement, detector_info, judge_with, scheme_digest
+# %% ../nbs/82_report.ipynb #27f45488
+from .artefacts import content_digest, load_artefact
+from .signing import file_digest, key_name, load_signing_key, sign_record
+from .verdicts import TOO_SHORT, Judgement, judge_with, scheme_digest
 from .views import PASSAGE_WORDS, WORDS, marked_text, running_mean, scan_curve, shaded_text, words_html
 
 # %% ../nbs/82_report.ipynb #ffc1a2dc
@@ -101,7 +102,13 @@ def text_digest(
     "SHA-256 of a text in UTF-8"
     return hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()
 
-# %% ../nbs/82_report.ipynb #7ac2af37
+# %% ../nbs/82_report.ipynb #f3ccb460
+def contents_digest(
+    path:str|Path # of a detector's file
+) -> str: # 64 hexadecimal digits
+    "SHA-256 of what a detector's file holds, however it was written"
+    return content_digest(*load_artefact(path, 'detector'))
+
 def detector_entry(
     name:str, # how the report calls it
     det, # the `Detector`
@@ -112,7 +119,7 @@ def detector_entry(
     d = dict(name=name, key=det.key, scheme=scheme_digest(m, det.p_kind), rule=c.rule, host=m.get('host'), sub_keys=c.keys,
              tokenizer=m.get('tokenizer_digest'), p_values=c.null if det.p_kind == 'analytic' else det.p_kind, reading=det.reading)
     if path is None: return d | dict(file=None)
-    return d | dict(file=file_entry(path), contents=detector_info(path)['contents'])
+    return d | dict(file=file_entry(path), contents=contents_digest(path))
 
 # %% ../nbs/82_report.ipynb #1c34d496
 PACKAGES = 'dew_nb', 'torch', 'tokenizers', 'transformers', 'numpy'
@@ -184,12 +191,13 @@ def make_report(
         not_said=NOT_SAID, limits=LIMITS)
     return json.loads(json.dumps(record, allow_nan=False))
 
-# %% ../nbs/82_report.ipynb #54f69edb
+# %% ../nbs/82_report.ipynb #1f8205b8
 REPORT_CSS = """
 body{font:16px/1.5 system-ui,sans-serif;max-width:52em;margin:1.5em auto;padding:0 1em;color:#1c1f24;background:#fff}
 h1{font-size:1.7em;margin:.3em 0} h2{font-size:1.25em;margin:1.6em 0 .4em;border-bottom:1px solid #c9ced6} h3{font-size:1.05em;margin:1em 0 .3em}
 table{border-collapse:collapse;width:100%;margin:.5em 0;font-size:.92em} td,th{padding:.25em .6em;border-bottom:1px solid #dde1e6;
-text-align:left;vertical-align:top;overflow-wrap:anywhere} th{font-weight:600} table.facts th{width:11em} td.number{text-align:right;white-space:nowrap}
+text-align:left;vertical-align:top;overflow-wrap:break-word} th{font-weight:600} table.facts{table-layout:fixed} table.facts th{width:11.5em}
+.number{text-align:right;white-space:nowrap}
 .verdict{font-weight:700} .quote{border-left:.35em solid #0173b2;padding:.1em .9em;margin:.7em 0;background:#f3f6f9}
 .marked .quote{border-left-color:#de8f05} .text{background:#f7f8fa;padding:.8em;margin:.6em 0;overflow-wrap:anywhere;line-height:1.7}
 code{font:.92em ui-monospace,monospace;overflow-wrap:anywhere} .small,.words{font-size:.88em;color:#454c57} dl.words dt{font-weight:600;float:left;clear:left;
@@ -198,16 +206,18 @@ width:8em} dl.words dd{margin:0 0 .25em 8.5em} svg{max-width:100%;height:auto} m
 @media (max-width:40em){table.wide thead{display:none} table.wide tr{display:block;padding:.4em 0;border-bottom:1px solid #c9ced6}
 table.wide td{display:block;border:0;padding:.1em 0;text-align:left} table.wide td::before{content:attr(data-name) ": ";font-weight:600}}"""
 
-# %% ../nbs/82_report.ipynb #822d16af
+# %% ../nbs/82_report.ipynb #2dbe585e
 PRINT_CSS = """
 @media print{@page{margin:16mm 15mm 18mm;@bottom-right{content:"page " counter(page) " of " counter(pages);font:9pt system-ui,sans-serif}}
 *{-webkit-print-color-adjust:exact;print-color-adjust:exact} body{font-size:10.5pt;max-width:none;margin:0;padding:0}
 h1,h2,h3{break-after:avoid} tr,li,.quote,svg,dl.words dd{break-inside:avoid} .text{overflow:visible;max-height:none;background:none;padding:0}
-section.one{break-before:page} .text span[style*="rgba(222"],.text mark.core{text-decoration:underline;text-decoration-thickness:1px}
-a{color:inherit;text-decoration:none}}"""
+.text span[style*="5,0.4"],.text span[style*="5,0.5"],.text span[style*="5,0.6"],.text span[style*="5,0.7"],.text mark.core{text-decoration:underline;
+text-decoration-thickness:1px}}"""
 
-# %% ../nbs/82_report.ipynb #6d21e4a2
+# %% ../nbs/82_report.ipynb #cc5ede22
 def _e(x): return html.escape(str(x))
+
+NUMBERS = 'p-value', 'z', 'scored', 'p', 'p corrected'    # columns that are set to the right
 
 def facts_table(
     rows:dict # name: value
@@ -220,9 +230,11 @@ def list_table(
     rows:list # of lists of values
 ) -> str:
     "Rows under a head, as a table; values are escaped"
-    cell = lambda h, v: f'<td data-name="{_e(h)}"{" class=number"*isinstance(v, float)}>{_e(f"{v:.3g}" if isinstance(v, float) else v)}</td>'
-    body = ''.join('<tr>' + ''.join(map(cell, head, r)) + '</tr>' for r in rows)
-    return f'<table class="wide"><thead><tr>{"".join(f"<th>{_e(h)}</th>" for h in head)}</tr></thead><tbody>{body}</tbody></table>'
+    side = [' class="number"' if k else '' for k in (h in NUMBERS for h in head)]
+    cell = lambda h, s, v: f'<td data-name="{_e(h)}"{s}>{_e(v)}</td>'
+    body = ''.join('<tr>' + ''.join(map(cell, head, side, r)) + '</tr>' for r in rows)
+    names = ''.join(f'<th{s}>{_e(h)}</th>' for h,s in zip(head, side))
+    return f'<table class="wide"><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>'
 
 # %% ../nbs/82_report.ipynb #61ff0040
 def _figures(j):
@@ -239,7 +251,7 @@ def _figures(j):
     if getattr(r, 'note', ''): rows['note'] = r.note
     return rows
 
-# %% ../nbs/82_report.ipynb #9eca91f9
+# %% ../nbs/82_report.ipynb #87a58d80
 ABOUT_SHADE = ('<p class="small">Each token is shaded by its score: <span class="high">higher</span> or <span class="low">lower</span> than unmarked text '
                'scores on average. Single tokens prove nothing; the p-value is about all of them together.</p>')
 ABOUT_SCAN = ('<p class="small">Passages are shaded: pale over the range, whose ends are approximate and may be somebody else\'s words, '
@@ -256,11 +268,12 @@ def text_html(
     else: view = ABOUT_SHADE + f'<div class="text">{shaded_text(r, len(r.token_scores))}</div>' + running_mean(r, alpha=j.alpha)
     where = {'file': entry['file'] or 'not from a file', 'characters': f'{entry["characters"]:,}', 'SHA-256 of the text': entry['text_sha256'],
              'normalised before reading': entry['normalised']}
-    keys = list_table(['detector', 'z', 'p', 'p corrected'], [[k['name'], k['z'], k['p_value'], k['p_corrected']] for k in j.keys]) if j.keys else ''
+    keys = list_table(['detector', 'z', 'p', 'p corrected'], 
+        [[k['name'], f'{k["z"]:+.2f}', f'{k["p_value"]:.2g}', f'{k["p_corrected"]:.2g}'] for k in j.keys]) if j.keys else ''
     return (f'<section class="one {_e(j.verdict.split()[0])}"><h2>{name}: <span class="verdict">{_e(j.verdict)}</span></h2>'
             f'<p class="quote">{_e(entry["statement"])}</p>{facts_table(_figures(j) | where)}{keys}{view}</section>')
 
-# %% ../nbs/82_report.ipynb #5eb3903b
+# %% ../nbs/82_report.ipynb #6b63f13f
 def count_words(
     c:dict # from `count_entry`
 ) -> str:
@@ -268,39 +281,47 @@ def count_words(
     n, bad = c['examined'], c['verdicts'].get('error', 0)
     said = ', '.join(f'{v} {k}' for k,v in c['verdicts'].items() if k != 'error') or 'no verdict'
     tested = n - bad
+    if tested == 1: rest = f'If it were unmarked, it would be called marked with probability {c["any_false_positive"]:.2g}.'
+    else: rest = (f'If none of the {tested} were marked, {c["expected_false_positives"]:.3g} of them would be called marked on average, and at least '
+                  f'one with probability {c["any_false_positive"]:.2g}.')
     return (f'{n} text{"s"*(n != 1)} examined for this report: {said}{f", {bad} could not be read" if bad else ""}. The level is {c["level"]:g}: '
-        f'of {_one_in(c["level"])} unmarked texts one is called marked on average. If none of the {tested} '
-        f'were marked, {c["expected_false_positives"]:.3g} of them would be called marked on average, and at least one with probability '
-        f'{c["any_false_positive"]:.2g}. Texts that were examined elsewhere, and are not in this report, count as well.')
+        f'of {_one_in(c["level"])} unmarked texts one is called marked on average. {rest} Texts that were examined elsewhere, and are not in this report, count as well.')
 
-# %% ../nbs/82_report.ipynb #672eb525
+# %% ../nbs/82_report.ipynb #b58478d0
+TESTS = dict(key='over random keys, for the text as it is', iid="the paper's test: tokens taken for independent",
+             calibrated='calibrated with unmarked texts', empirical='rank among unmarked texts')
+READ = dict(raw='as they are', plain='with edits of characters undone', auto='with edits of characters undone where the text suggests it')
+
 def _technical(record):
     "Everything that is needed to check a report, as HTML"
     made = ', '.join(f'{k} {v}' for k,v in record['software'].items())
     out = '<h2>Detectors</h2>' + ''.join(facts_table({'name': d['name'] or 'made from a key', 'key': f'{d["key"]} (fingerprint)', 'scheme': d['scheme'],
-        'rule': d['rule'], 'language model': d['host'], 'tokenizer': d['tokenizer'], 'p-values': d['p_values'], 'texts are read': d['reading'],
+        'rule': d['rule'], 'language model': d['host'], 'tokenizer': d['tokenizer'], 'p-values': TESTS.get(d['p_values'], d['p_values']),
+        'texts are read': READ[d['reading']],
         'file': f'{d["file"]["bytes"]:,} bytes, SHA-256 {d["file"]["sha256"]}' if d['file'] else 'none: made from a key',
         'contents': d.get('contents', 'unknown')}) for d in record['detectors'])
-    files = [[f['name'], f'{f["bytes"]:,}', f['sha256'], f['encoding']] for f in record['files']]
-    if files: out += '<h2>Files</h2>' + list_table(['file', 'bytes', 'SHA-256', 'read as'], files)
+    if record['files']: out += '<h2>Files</h2>' + ''.join(facts_table({'file': f['name'], 'size': f'{f["bytes"]:,} bytes',
+        'SHA-256': f['sha256'], 'read as': f['encoding']}) for f in record['files'])
     return out + '<h2>How this was made</h2>' + facts_table({'date (UTC)': record['made'], 'command': record['command'] or 'none', 'software': made})
 
-# %% ../nbs/82_report.ipynb #54a0c006
+# %% ../nbs/82_report.ipynb #fa5c6f88
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 def report_html(
     record:dict, # from `make_report`
     found:list, # the judgements that it was made from
-    beside:str='case.json' # the file with the same as JSON
+    beside:str='case.json', # the file with the same as JSON
+    signer:str='' # name of the key that signs; nothing: none does
 ) -> str:
     "The report as a page that needs nothing else"
-    rows = [[t['name'], t['verdict'], *([t['p_value'], t['z'], f'{t["n_scored"]:,}'] if 'p_value' in t else ['', '', ''])] for t in record['texts']]
+    rows = [[t['name'], t['verdict'], *([f'{t["p_value"]:.2g}', f'{t["z"]:+.2f}', f'{t["n_scored"]:,}'] if 'p_value' in t else ['', '', ''])] for t in record['texts']]
     bullets = lambda xs: '<ul>' + ''.join(f'<li>{_e(x)}</li>' for x in xs) + '</ul>'
+    signed = f'Signed with the Ed25519 key {_e(signer)}; the signature is in <code>{_e(beside)}</code>.' if signer else 'This report is not signed.'
     words = WORDS if record['question'] == 'detect' else PASSAGE_WORDS | {k: WORDS[k] for k in ('scored', 'key', 'scheme')}
     return ('<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}"><title>Evidence report</title><style>{REPORT_CSS}{PRINT_CSS}</style></head>'
         f'<body><h1>Evidence report</h1><p>Made {_e(record["made"])} with dew_nb {_e(record["software"]["dew_nb"])}. The same report with all scores '
-        f'is in <code>{_e(beside)}</code>; <code>dew_report verify {_e(beside)}</code> checks that neither was changed, and by whom they are signed.</p>'
+        f'is in <code>{_e(beside)}</code>; <code>dew_report verify {_e(beside)}</code> checks that neither was changed. {signed}</p>'
         f'<h2>What was found</h2>{list_table(["text", "verdict", "p-value", "z", "scored"], rows)}<p>{_e(count_words(record["count"]))}</p>'
         f'<h2>What must not be concluded</h2>{bullets(record["not_said"])}<h2>Limits</h2>{bullets(record["limits"])}'
         f'{"".join(map(text_html, found, record["texts"]))}<section class="one"><h2>What the words mean</h2>{words_html(words)}'
@@ -334,7 +355,20 @@ def report_paths(
     if not page.resolve().parent.is_dir(): raise FileNotFoundError(f'There is no folder {page.resolve().parent}; make it first')
     return page, data
 
-# %% ../nbs/82_report.ipynb #5f6d69d1
+# %% ../nbs/82_report.ipynb #d46293ab
+def report_strings(
+    record:dict, # from `make_report`
+    found:list, # the judgements that it was made from
+    page:str='case.html', # name of the page's file
+    data:str='case.json', # name of the JSON's file
+    sign_key=None # an Ed25519 private key or its file; None: not signed
+) -> tuple: # page, JSON
+    "A report as the contents of its two files"
+    signer = '' if sign_key is None else key_name(load_signing_key(sign_key))
+    shown = report_html(record, found, data, signer).encode('utf-8', 'replace').decode() # half of an emoji is no UTF-8
+    return shown, json.dumps(sealed(record, shown, page, sign_key), indent=1, allow_nan=False) + '\n'
+
+# %% ../nbs/82_report.ipynb #9b22ab4c
 def write_report(
     path:str|Path, # of the page; the JSON goes beside it
     record:dict, # from `make_report`
@@ -343,10 +377,7 @@ def write_report(
 ) -> tuple: # page, JSON
     "Write a report as a page and as JSON"
     page, data = report_paths(path)
-    shown = report_html(record, found, data.name)
-    whole = sealed(record, shown, page.name, sign_key)
-    page.write_bytes(shown.encode())
-    data.write_text(json.dumps(whole, indent=1, allow_nan=False) + '\n', encoding='utf-8')
+    for f,s in zip((page, data), report_strings(record, found, page.name, data.name, sign_key)): f.write_bytes(s.encode())
     return page, data
 
 # %% ../nbs/82_report.ipynb #c0069c48

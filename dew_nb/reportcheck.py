@@ -13,8 +13,8 @@ from pathlib import Path
 # %% ../nbs/87_reportcheck.ipynb #75c13a70
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-# %% ../nbs/87_reportcheck.ipynb #e70c71eb
-from .report import FORMAT, KIND, PURPOSE, text_digest
+# %% ../nbs/87_reportcheck.ipynb #ec6b7908
+from .report import FORMAT, KIND, PURPOSE, contents_digest, text_digest
 from .signing import check_signature, file_digest, load_verify_key
 from .verdicts import detector_info, judge_with
 
@@ -89,16 +89,16 @@ def check_file(
     names = [f['name'] for f in record['files'] if f.get('sha256') == digest]
     return Check(bool(names), f'file {path}: ' + (f'the one that was examined as {names[0]}' if names else 'not one of those that were examined'))
 
-# %% ../nbs/87_reportcheck.ipynb #1d3cf124
+# %% ../nbs/87_reportcheck.ipynb #1d0a6d77
 def check_detector(
     record:dict, # from `read_report`
     path:str|Path # of a detector's file
 ) -> Check:
     "Whether a detector is one that was used"
-    digest, info = file_digest(path), detector_info(path)
+    digest, contents, info = file_digest(path), contents_digest(path), detector_info(path)
     for d in record['detectors']:
         if (d.get('file') or {}).get('sha256') == digest: return Check(True, f'detector {path}: the file that was used as {d["name"]}')
-        if d.get('contents') == info['contents']: return Check(True, f'detector {path}: the same contents as {d["name"]}, in another file')
+        if d.get('contents') == contents: return Check(True, f'detector {path}: the same contents as {d["name"]}, in another file')
     return Check(False, f'detector {path}: not one of those that were used (key {info["key"]}, scheme {info["scheme"]})')
 
 # %% ../nbs/87_reportcheck.ipynb #41ae8555

@@ -52,10 +52,10 @@ def _again(args, record):
     names = [d['name'] for d in record['detectors']]
     return check_again(record, {n: Detector.load(f, encoder=encoder, device=args.device) for n,f in zip(names, args.detector)})
 
-# %% ../nbs/94_reporting.ipynb #81f64661
+# %% ../nbs/94_reporting.ipynb #c10c3e76
 def _checks(args):
     "All checks that were asked for, one by one"
-    from dew_nb.reportcheck import check_detector, check_file, check_page, check_signed, read_report
+    from dew_nb.reportcheck import Check, check_detector, check_file, check_page, check_signed, read_report
     for f in (*args.file, *args.detector):
         if not os.path.isfile(f): raise UsageError(f'no file {f}')
     record = read_report(args.report)
@@ -64,7 +64,8 @@ def _checks(args):
     yield from (check_file(record, f) for f in args.file)
     known = [check_detector(record, f) for f in args.detector]
     yield from known
-    if args.again and all(c.ok for c in known): yield from _again(args, record)
+    if args.again and not all(c.ok for c in known): yield Check(None, 'scores: not computed again, for a detector is not one of the report')
+    elif args.again: yield from _again(args, record)
 
 # %% ../nbs/94_reporting.ipynb #c74c2b4f
 def _verify(args) -> int:

@@ -39,6 +39,7 @@ def _serve_parser():
     p.add_argument('--token-file', metavar='FILE', help='file of the token that questions must carry')
     p.add_argument('--token-env', metavar='NAME', default='DEW_TOKEN',
         help='environment variable that holds it (default: DEW_TOKEN)')
+    p.add_argument('--sign-key', metavar='FILE', help='sign evidence reports with this Ed25519 key (dew_report new-key makes one)')
     p.add_argument('--encoder', metavar='NAME', help='sentence encoder, for detectors that need one')
     device_option(p)
     _limit_options(p)
@@ -132,10 +133,13 @@ def _serve(argv) -> int:
     try: from dew_nb.service import LOOPBACK, Limits, make_app
     except ModuleNotFoundError as e: raise UsageError(
         f'{e.name} is not installed; the service wants: pip install dew_nb[serve]') from None
+    from dew_nb.signing import load_signing_key
+    key = load_signing_key(args.sign_key, os.environ.get('DEW_SIGN_PASSWORD', '')) if args.sign_key else None
     with listen(args.host, args.port) as sock:
         limits = Limits(**{k: getattr(args, k) for k in LIMITS if getattr(args, k) is not None})
         hosts = tuple(dict.fromkeys((*LOOPBACK, args.host))) if is_loopback(args.host) else None
-        _run_server(make_app(_load(args), limits, token, hosts), sock, args)
+        files = dict(zip(detector_names(args.detector), args.detector))
+        _run_server(make_app(_load(args), limits, token, hosts, files, key), sock, args)
     return 0
 
 # %% ../nbs/93_serve.ipynb #c028

@@ -1,5 +1,5 @@
 "The detection service as a process and in threads: load, limits, bad bodies, clients that go away, and a real browser"
-import asyncio, os, re, signal, socket, subprocess, sys, threading, time
+import asyncio, hashlib, json, os, re, signal, socket, subprocess, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -258,6 +258,18 @@ def test_a_detector_that_fails_says_no_text(made, caplog):
     assert 'RuntimeError while judging' in caplog.text and SECRET not in caplog.text
 
 
+def test_a_report_to_keep(server, made):
+    "The page and the JSON of a report belong together, and name the detector's file; nothing of a text is cut off"
+    text = ' '.join(made['texts'])
+    got = server.post('/report', json=dict(text=text, detector='harbour', name='a & b.txt', encoding='utf-8')).json()
+    record = json.loads(got['json'])
+    assert record['html']['sha256'] == hashlib.sha256(got['html'].encode()).hexdigest() and record['signature'] is None
+    assert record['detectors'][0]['file']['sha256'] == hashlib.sha256(Path(made['files'][0]).read_bytes()).hexdigest()
+    assert record['texts'][0]['text'] == text and record['texts'][0]['name'] == 'a & b.txt' and 'a &amp; b.txt' in got['html']
+    assert 'more tokens' not in got['html'] and 'overflow:auto' not in got['html']
+    assert server.post('/report', json=dict(texts=[text])).status_code == 422
+
+
 # ---------------------------------------------------------------- a browser
 @pytest.mark.skipif(CHROMIUM is None, reason='no Chromium found')
 def test_page_in_a_browser(server, made, tmp_path):
@@ -288,6 +300,8 @@ def test_page_in_a_browser(server, made, tmp_path):
         b.choose_file('#file', path)
         b.wait('document.getElementById("text").value.startsWith("<img")')
         assert not b.js('document.getElementById("text").value.endsWith("\\n")')
+        assert b.js('document.getElementById("read").textContent') == 'essay.txt, read as UTF-16LE'
+        assert b.js('document.getElementById("save").hidden')
         press('detect')
         assert shown('h2').startswith(('not marked', 'too short')) and '<img' in shown('.text')
         assert b.js('document.querySelector("#answer img") === null && document.title == "Is this text marked?"')
@@ -303,6 +317,12 @@ def test_page_in_a_browser(server, made, tmp_path):
         press('scan')
         assert b.js('document.querySelector("#answer .dew-scan") !== null')
         b.screenshot(shots/'scan.png')
+        b.js('document.getElementById("report").click()')
+        b.wait('document.querySelectorAll("#files a").length == 2')
+        assert b.js('[...document.querySelectorAll("#files a")].map(a => a.download + a.href.slice(0, 5)).join()') == 'case.htmlblob:,case.jsonblob:'
+        b.screenshot(shots/'report.png')
+        b.js('document.getElementById("text").dispatchEvent(new Event("input"))')
+        assert b.js('document.getElementById("read").textContent') == ''
         b.open(f'{server.url}/docs')
         assert b.js('document.body.textContent.includes("POST /detect")')
         b.screenshot(shots/'docs.png')

@@ -5,7 +5,8 @@
 
 Passages are stored texts of the default preset under the three keys of their study, in five ways: 195, 100 and
 60 tokens at temperature 1, 100 tokens at temperature 0.7, texts with 30% of the words deleted, and 195 tokens with
-forty of a person's words in the middle. Writes scan_ends.parquet (a row a passage found) and scan_ends.json.
+forty of a person's words in the middle. The settings of `dew_nb.changes` were chosen with the first texts of each key and
+other reviews; here are the last ones (of the texts with deletions there are only ten a key). Writes scan_ends.parquet (a row a passage found) and scan_ends.json.
 """
 import argparse, json, sys, time
 from pathlib import Path
@@ -68,7 +69,7 @@ def documents(a, wm):
     for way in WAYS:
         groups, n = stored(way)
         for seed,texts in groups:
-            passages = [p for t in texts if (p := cut(tok, t.strip(), n))][:a.docs]
+            passages = [p for t in texts if (p := cut(tok, t.strip(), n))][-a.docs:]
             made = [joined(parts_of(way, p, review(), review(), review())) for p in passages]
             yield way, seed, wm.rekey(seed_key(seed)).detector(reading='raw'), made
 
@@ -76,7 +77,7 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--docs', type=int, default=25, help='documents of each way and key, at most')
     ap.add_argument('--replicates', type=int, default=99, help='draws for the p-value; places do not depend on them')
-    ap.add_argument('--seed', type=int, default=0)
+    ap.add_argument('--seed', type=int, default=1)
     ap.add_argument('--device')
     ap.add_argument('--out', type=Path, required=True)
     a, t0, rows, total = ap.parse_args(), time.time(), [], {}
