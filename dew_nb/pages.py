@@ -10,6 +10,7 @@ __all__ = ['LEGEND', 'NOTE', 'PAGE', 'TOKEN_FIELD', 'ABOUT', 'PAGE_CSS', 'PAGE_J
 import html
 
 # %% ../nbs/83_pages.ipynb #c004
+from .report import CHECKED
 from .verdicts import TOO_SHORT, Judgement
 from .views import PASSAGE_WORDS, WORDS, running_mean, scan_html, shaded_text, words_html
 
@@ -20,8 +21,8 @@ def p_sentence(
     "The p-value in words"
     p = f'{j.p_value:.2g}'
     if j.verdict == TOO_SHORT and not j.result.n_scored: return 'There is nothing to score in it.'
-    times = float(f'{1/j.p_value:.2g}') if j.p_value > 1e-12 else 0
-    often = f'about once in {times:,.0f} times' if times else 'hardly ever'
+    often = f'less than once in {1/CHECKED:,.0f} times'
+    if j.p_value >= CHECKED: often = f'about once in {float(f"{1/j.p_value:.2g}"):,.0f} times'
     if j.p_value > .5: often = 'most of the time'
     return f'p = {p}: a text without the mark scores this high {often}.'
 
