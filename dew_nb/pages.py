@@ -121,7 +121,7 @@ summary{cursor:pointer;color:var(--blue)} dl.words{margin:.4rem 0} dl.words dt{f
  h2{font-size:1.2rem} td code{font-size:.9rem} .dew-scan{overflow-wrap:anywhere}'''
 
 # %% ../nbs/83_pages.ipynb #c025
-_ASK_JS = '''
+_READ_JS = '''
 const $ = id => document.getElementById(id), form = $('form'), answer = $('answer');
 function wrong(words) { answer.innerHTML = '<p class="wrong" role="alert"></p>'; answer.firstChild.textContent = words; }
 let source = {name: '', encoding: ''}, asked = null;
@@ -138,6 +138,10 @@ async function take(file) {
     clear(); $('text').value = text.replace(/\\r?\\n$/, ''); from(file.name, kind);
   } catch { wrong(file.name + ' is not plain text in UTF-8. Save it as plain text first.'); }
 }
+'''
+
+# %% ../nbs/83_pages.ipynb #bf404db2
+_ASK_JS = '''
 async function post(what, body) {
   const headers = {'Content-Type': 'application/json'};
   if ($('token')) headers.Authorization = 'Bearer ' + $('token').value;
@@ -174,7 +178,7 @@ $('text').addEventListener('input', () => from('', ''));
 '''
 
 # %% ../nbs/83_pages.ipynb #b27ba6be
-PAGE_JS = _ASK_JS + _SAVE_JS + '''form.addEventListener('submit', async e => {
+PAGE_JS = _READ_JS + _ASK_JS + _SAVE_JS + '''form.addEventListener('submit', async e => {
   e.preventDefault(); const buttons = form.querySelectorAll('button'); buttons.forEach(b => b.disabled = true);
   try { await ask(e.submitter.value); } catch { wrong('The service does not answer.'); }
   buttons.forEach(b => b.disabled = false);
