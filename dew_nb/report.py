@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['SUPPOSED', 'CHECKED', 'NOT_SAID', 'LIMITS', 'PACKAGES', 'UNDONE', 'KIND', 'FORMAT', 'REPORT_CSS', 'PRINT_CSS',
-           'NUMBERS', 'ABOUT_SHADE', 'ABOUT_SCAN', 'TESTS', 'READ', 'POLICY', 'PURPOSE', 'p_words', 'p_meaning',
-           'statement', 'file_entry', 'text_digest', 'contents_digest', 'detector_entry', 'software', 'undone_words',
-           'text_entry', 'count_entry', 'make_report', 'facts_table', 'list_table', 'text_html', 'count_words',
-           'report_html', 'sealed', 'report_paths', 'report_strings', 'write_report', 'Reporter']
+           'NUMBERS', 'ABOUT_SHADE', 'ABOUT_SCAN', 'TESTS', 'READ', 'POLICY', 'PURPOSE', 'p_words', 'many_of',
+           'p_meaning', 'statement', 'file_entry', 'text_digest', 'contents_digest', 'detector_entry', 'software',
+           'undone_words', 'text_entry', 'count_entry', 'make_report', 'facts_table', 'list_table', 'text_html',
+           'count_words', 'report_html', 'sealed', 'report_paths', 'report_strings', 'write_report', 'Reporter']
 
 # %% ../nbs/82_report.ipynb #d06a7e60
 import hashlib, html, json, platform
@@ -40,7 +40,13 @@ def p_words(
     if p < CHECKED: return f'less than {CHECKED:g} (computed: {p:.2g}; values below {CHECKED:g} were not checked by simulation)'
     return f'{p:.2g}' + (f' (about once in {float(f"{1/p:.2g}"):,.0f})' if p < .5 else '')
 
-# %% ../nbs/82_report.ipynb #6585b847
+# %% ../nbs/82_report.ipynb #1d3f6f51
+def many_of(
+    j:Judgement # of a text
+) -> str: # nothing: none
+    "The correction of a verdict for the number of texts, where one was made"
+    return getattr(j, 'many', '') or ''
+
 def p_meaning(
     j:Judgement # of a text
 ) -> str:
@@ -52,9 +58,10 @@ def p_meaning(
     said = SUPPOSED[kind].format(what=what, p=p_words(j.p_value))
     if hasattr(r, 'spans'): said += ' Every window that was looked at is counted.'
     if j.keys: said += f' That {len(j.keys)} detectors were asked is counted (Holm\'s correction).'
+    if many_of(j): said += f' Corrected for the number of texts ({many_of(j)}) the p-value is {p_words(j.p_adjusted)}.'
     return said
 
-# %% ../nbs/82_report.ipynb #578162ee
+# %% ../nbs/82_report.ipynb #8020f5f3
 def _one_in(alpha): return f'{float(f"{1/alpha:.3g}"):,.0f}'
 
 def statement(
@@ -68,7 +75,8 @@ def statement(
     if not j.marked: return (f'{p_meaning(j)} At the level {level} the text is not counted as marked. This is no evidence that a person '
                              'wrote it: text of other models, under other keys, and marked text that was edited look the same.')
     return (f'{p_meaning(j)} At the level {level} the text is therefore counted as marked with the key {r.key}. '
-            f'At this level one unmarked text in {_one_in(j.alpha)} is counted as marked by chance.')
+            + ('With this correction the level is about all texts of the report together.' if many_of(j) else
+               f'At this level one unmarked text in {_one_in(j.alpha)} is counted as marked by chance.'))
 
 # %% ../nbs/82_report.ipynb #c4f6e10f
 NOT_SAID = (
@@ -158,16 +166,17 @@ def text_entry(
     return d | dict(statement=statement(j), normalised=undone_words(d['undone']), characters=len(text),
                     text_sha256=text_digest(text), text=text)
 
-# %% ../nbs/82_report.ipynb #721af5aa
+# %% ../nbs/82_report.ipynb #a984b8ce
 def count_entry(
     found:list, # judgements
     alpha:float # level of the test
 ) -> dict:
     "How many texts were examined, and how many of them are called marked by chance"
     words = [j.verdict for j in found]
-    tested = len(words) - words.count('error')
-    return dict(examined=len(words), verdicts={w: words.count(w) for w in sorted(set(words))}, level=alpha,
-                expected_false_positives=tested*alpha, any_false_positive=1 - (1-alpha)**tested)
+    tested, many = len(words) - words.count('error'), next(filter(None, map(many_of, found)), '')
+    d = dict(examined=len(words), verdicts={w: words.count(w) for w in sorted(set(words))}, level=alpha)
+    if many: return d | dict(corrected=many)
+    return d | dict(expected_false_positives=tested*alpha, any_false_positive=1 - (1-alpha)**tested)
 
 # %% ../nbs/82_report.ipynb #c23bde5a
 KIND, FORMAT = 'dew_nb evidence report', 1
@@ -273,7 +282,7 @@ def text_html(
     return (f'<section class="one {_e(j.verdict.split()[0])}"><h2>{name}: <span class="verdict">{_e(j.verdict)}</span></h2>'
             f'<p class="quote">{_e(entry["statement"])}</p>{facts_table(_figures(j) | where)}{keys}{view}</section>')
 
-# %% ../nbs/82_report.ipynb #6b63f13f
+# %% ../nbs/82_report.ipynb #29d92053
 def count_words(
     c:dict # from `count_entry`
 ) -> str:
@@ -281,11 +290,13 @@ def count_words(
     n, bad = c['examined'], c['verdicts'].get('error', 0)
     said = ', '.join(f'{v} {k}' for k,v in c['verdicts'].items() if k != 'error') or 'no verdict'
     tested = n - bad
-    if tested == 1: rest = f'If it were unmarked, it would be called marked with probability {c["any_false_positive"]:.2g}.'
+    if c.get('corrected'): rest = f'Verdicts are corrected for the number of texts ({c["corrected"]}): the level is about all of them together.'
+    elif tested == 1: rest = f'If it were unmarked, it would be called marked with probability {c["any_false_positive"]:.2g}.'
     else: rest = (f'If none of the {tested} were marked, {c["expected_false_positives"]:.3g} of them would be called marked on average, and at least '
                   f'one with probability {c["any_false_positive"]:.2g}.')
-    return (f'{n} text{"s"*(n != 1)} examined for this report: {said}{f", {bad} could not be read" if bad else ""}. The level is {c["level"]:g}: '
-        f'of {_one_in(c["level"])} unmarked texts one is called marked on average. {rest} Texts that were examined elsewhere, and are not in this report, count as well.')
+    alone = '' if c.get('corrected') else f'of {_one_in(c["level"])} unmarked texts one is called marked on average. '
+    return (f'{n} text{"s"*(n != 1)} examined for this report: {said}{f", {bad} could not be read" if bad else ""}. The level is {c["level"]:g}{": " if alone else ". "}'
+        f'{alone}{rest} Texts that were examined elsewhere, and are not in this report, count as well.')
 
 # %% ../nbs/82_report.ipynb #b58478d0
 TESTS = dict(key='over random keys, for the text as it is', iid="the paper's test: tokens taken for independent",
