@@ -7,7 +7,6 @@ __all__ = ['Span', 'ScanResult', 'ScanOptions', 'Positions', 'window_laws', 'win
            'best_windows', 'join_windows', 'make_span', 'scan_note', 'scan_document', 'scan_iter', 'scan']
 
 # %% ../nbs/34_scan.ipynb #c002
-import hashlib
 from dataclasses import dataclass, field, replace
 
 # %% ../nbs/34_scan.ipynb #c003
@@ -19,7 +18,7 @@ from tqdm.auto import tqdm
 
 # %% ../nbs/34_scan.ipynb #c004
 from .graphs import send
-from .keynull import allowance, pair_sum
+from .keynull import allowance, hidden_seed, pair_sum
 from .scanlaw import ScanNull, cell_sums, handicaps, largest, null_scores
 from .scanlaw import scan_lengths, window_pair_sums
 from .text import check_one_or_many
@@ -204,11 +203,11 @@ def window_z(
 # %% ../nbs/34_scan.ipynb #c033
 def text_seed(
     seed:int, # of the scan
-    ids:np.ndarray # (T,) tokens of the text
+    ids:np.ndarray, # (T,) tokens of the text
+    r:torch.Tensor # (L, w) token rows under the key
 ) -> int:
-    "A seed for the draws of one text"
-    b = f'{seed}:'.encode() + np.asarray(ids, np.int64).tobytes()
-    return int.from_bytes(hashlib.sha256(b).digest()[:7], 'big')
+    "A seed for the draws of one text, which nobody knows who has no key"
+    return hidden_seed([r], f'{seed}:'.encode() + np.asarray(ids, np.int64).tobytes())
 
 # %% ../nbs/34_scan.ipynb #c035
 def scan_null(
@@ -259,7 +258,7 @@ def of(cls:ScoredWindows,
     means, inv = window_laws(P, scheme.rule, lengths, stride)
     under = list(zip(*[window_z(p, means, inv, lengths, stride) for p in P.each()]))
     z, subkey = ([f(x, 0) for x in under] for f in (np.max, np.argmax))
-    seed = text_seed(options.seed, ids)
+    seed = text_seed(options.seed, ids, P.r)
     null = scan_null(scheme, P, inv, lengths, seed, stride, options.replicates)
     first = [np.arange(len(x))*stride for x in z]
     end = [np.minimum(a + m*stride, L) for a,m in zip(first, lengths)]
