@@ -7,17 +7,13 @@ __all__ = ['AT_ONCE', 'EXACT', 'LAYERS', 'BUDGET', 'MARGIN', 'FEW', 'TWICE', 'co
            'block_sum', 'linear_sum', 'hidden_seed', 'HiddenLayers', 'long_sum', 'TextSums', 'Anchor', 'allowance',
            'key_null', 'sidak', 'BestOf']
 
-# %% ../nbs/27_keynull.ipynb #c002
-from dataclasses import dataclass
-
-# %% ../nbs/27_keynull.ipynb #c003
+# %% ../nbs/27_keynull.ipynb #c004
 import hashlib
+from dataclasses import dataclass
 import numpy as np
 import torch
 from fastcore.basics import patch
 from torch.nn.functional import embedding_bag
-
-# %% ../nbs/27_keynull.ipynb #c004
 from .graphs import send
 from .null import NormalNull, TextNull
 from .whitening import unit_rows

@@ -41,7 +41,8 @@ def layer_signs(
     "(N, layers) 1 or -1: the hyperplanes' part of each bit"
     if a.ndim == 4: side = torch.einsum('nd,nlrd->nlr', c, a) > 0
     else: side = (c @ a.flatten(0, 1).T > 0).unflatten(1, a.shape[:2])
-    return (1 - 2*(side.sum(-1) % 2)).to(c)
+    odd = side[...,0] if side.shape[-1] == 1 else side.sum(-1) % 2
+    return 1 - 2*odd.to(c)
 
 # %% ../nbs/26_tournament.ipynb #7e992cc0
 def layer_contexts(
