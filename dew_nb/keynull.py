@@ -40,7 +40,7 @@ def effective_length(
 
 # %% ../nbs/27_keynull.ipynb #c022
 AT_ONCE = 4096                        # positions whose pairs are in memory at once
-EXACT = 8192                          # positions whose pairs are all summed; of longer texts the sum is estimated
+EXACT = 16384                         # positions whose pairs are all summed; of longer texts the sum is estimated
 
 # %% ../nbs/27_keynull.ipynb #c023
 def pair_sum(
@@ -99,7 +99,7 @@ def hidden_seed(
     return int.from_bytes(digest.digest()[:7], 'big')
 
 # %% ../nbs/27_keynull.ipynb #5069e5b5
-LAYERS = 1024                         # for a long text; an eighth where the linear part is known
+LAYERS = 512                          # for a long text; a quarter where the linear part is known
 BUDGET = 1 << 23                      # numbers of one product with the layers
 
 class HiddenLayers:
@@ -107,10 +107,10 @@ class HiddenLayers:
     def __init__(self,
         kernel, # of the rule
         seed:int, # of the layers, from `hidden_seed`
-        layers:int|None=None # how many; None: `LAYERS`, or an eighth
+        layers:int|None=None # how many; None: `LAYERS`, or a quarter
     ):
         self.kernel, self.seed, self.L = kernel, seed, 0
-        self.layers = layers or (LAYERS if kernel.slope is None else LAYERS//8)
+        self.layers = layers or (LAYERS if kernel.slope is None else LAYERS//4)
         self.sums, self.outer = torch.zeros(self.layers, dtype=torch.float64), 0.
 
 # %% ../nbs/27_keynull.ipynb #40f366bc
@@ -182,7 +182,7 @@ def long_sum(
     kernel, # of the rule
     r:torch.Tensor, # (..., L, w) unit token rows; 0: does not count
     c:torch.Tensor, # (..., L, w') unit contexts
-    layers:int|None=None # to score with; None: `LAYERS`, or an eighth
+    layers:int|None=None # to score with; None: `LAYERS`, or a quarter
 ) -> torch.Tensor:
     "Σ_ij K_ij of long texts, by layers that nobody knows, with a margin"
     if r.ndim > 2: return torch.stack([long_sum(kernel, x, y, layers) for x,y in zip(r, c)])

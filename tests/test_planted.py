@@ -97,4 +97,4 @@ def test_estimates_lie_just_above_the_truth(parts, planted):
         seen = [measure([scheme], [doc], sums=sums)[0].evidence().pairs[0] for _ in range(1 + (i == 0))]
         assert len(set(seen)) == 1
         ratio.append(seen[0]/block_sum(scheme.rule.kernel, *rows_and_contexts(scheme, doc)).item())
-    assert .98 < min(ratio) and max(ratio) < 1.3 and 1.05 < np.mean(ratio) < 1.2
+    assert .97 < min(ratio) and max(ratio) < 1.45 and 1.08 < np.mean(ratio) < 1.3
