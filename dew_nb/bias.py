@@ -69,6 +69,7 @@ def score_covariance(
 class TanhKernel:
     "Correlation of two scores over keys, from the cosine of their tokens and of their contexts"
     gamma: float # saturation
+    planes = 0 # hyperplanes that a score's sign depends on: none here
     def __call__(self, rho_T, rho_C):
         "κ(ρ_T ρ_C)/κ(1)"
         rho = (rho_T*rho_C).clamp(-1, 1)
@@ -85,6 +86,9 @@ class TanhKernel:
         "Standardised scores of alignments X that are standard normal"
         scale = 1/math.sqrt(self.variance)              # tanh x = 2σ(2x) - 1, and σ is quicker
         return torch.sigmoid(2*self.gamma*X).mul_(2*scale).sub_(scale)
+    def layer_scores(self, X, c, a):
+        "(N, layers) standardised scores under simulated layers, from alignments X; there are no hyperplanes"
+        return self.standard_scores(X)
 
 # %% ../nbs/25_bias.ipynb #c022
 @dataclass(frozen=True, eq=False)

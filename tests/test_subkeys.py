@@ -193,6 +193,7 @@ def test_long_text_in_pieces(wm, monkeypatch):
     for m in (d, t): monkeypatch.setattr(m, 'LONG', 500)
     pieces = wm.detector().detect(text)
     assert pieces.subkey == whole.subkey and pieces.score == pytest.approx(whole.score, abs=1e-5)
+    assert pieces.z == pytest.approx(whole.z, rel=1e-4)          # so few positions: all pairs, in pieces as well
 
 
 def test_refusals(wm):

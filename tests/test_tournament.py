@@ -112,7 +112,7 @@ def test_decoding_that_draws_nothing_is_refused(wm):
 
 
 def test_long_text_in_pieces(wm, monkeypatch):
-    "A kernel without a linear form sums a sample of pairs; about the same z"
+    "Of a long text the sum over pairs is estimated, a little on the large side; about the same z, also piece by piece"
     import dew_nb.detection as d, dew_nb.keynull as k, dew_nb.text as t
     rng = np.random.default_rng(0)
     words = [''.join(chr(97+c) for c in rng.integers(0, 26, 4)) for _ in range(300)]
