@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['WORDS', 'FEW', 'SENTENCE', 'BEGINS', 'ITEM', 'WIDTHS', 'STACK', 'GAP', 'LAYOUTS', 'HIDES', 'WEAKENS', 'STOP',
            'case_counts', 'like_prose', 'gaps', 'odd_case', 'sentence_case', 'case', 'wrapped', 'stacked',
-           'letters_apart', 'spaced', 'suspect', 'caution']
+           'letters_apart', 'spaced', 'suspect', 'why_hidden']
 
 # %% ../nbs/17_layout.ipynb #d0f7315c
 import re, string
@@ -171,7 +171,7 @@ HIDES = dict(capitals='is in capitals', title='begins every word with a capital'
 WEAKENS = dict(lower='has no capital letters', bare='has no punctuation')
 STOP = re.compile('[.,;:!?…。、，؛،।]')
 
-def caution(
+def why_hidden(
     text:str, # as it was given
     undone:tuple=() # what was undone before it was read, by kind
 ) -> str: # nothing: there is no need for one
