@@ -183,7 +183,7 @@ def csv_records(
     csv.field_size_limit(2**31 - 1)
     first, _, rest = text.partition('\n')
     if first.startswith('sep=') and len(first.strip()) == 5: return csv.reader(io.StringIO(rest, newline=''), delimiter=first[4])
-    head = {d: len(next(csv.reader(io.StringIO(text, newline=''), delimiter=d), [])) for d in ',;\t|'}
+    head = {d: len(next(csv.reader(io.StringIO(text, newline=''), delimiter=d), [])) for d in '\t,;|'}
     return csv.reader(io.StringIO(text, newline=''), delimiter=max(head, key=head.get))
 
 # %% ../nbs/87_documents.ipynb #5b305141
