@@ -432,10 +432,8 @@ def _print_table(results, command):
     print(fit_table(found, shutil.get_terminal_size().columns) if on_screen else found)
 
 # %% ../nbs/91_commands.ipynb #c066
-def _eval(argv) -> int:
-    args = _eval_parser().parse_args(argv)
-    if args.workers is not None and not (args.ray and args.workers > 0): raise UsageError('--workers N needs --ray, and N above 0')
-    prepare_environment()
+def _study(args) -> int:
+    "Run a study, or say what is there of it"
     from dew_nb.evaluation.studies import Study
     studies = [Study.load(f) for f in args.study]
     folder = Path(args.out or Path(args.study[0]).parent/'results'/studies[0].name)
@@ -446,6 +444,13 @@ def _eval(argv) -> int:
     if args.pack: results.pack(args.pack, None if args.keep < 0 else args.keep)
     if not args.quiet: _print_table(results, f'dew_eval {" ".join(args.study)}')
     return 0
+
+def _eval(argv) -> int:
+    args = _eval_parser().parse_args(argv)
+    if args.workers is not None and not (args.ray and args.workers > 0): raise UsageError('--workers N needs --ray, and N above 0')
+    prepare_environment()
+    try: return _study(args)
+    except ModuleNotFoundError as e: raise UsageError(f'{e.name} is not installed: studies want dew_nb[eval] (in a clone: pip install ".[eval]")') from None
 
 # %% ../nbs/91_commands.ipynb #c067
 def dew_eval(

@@ -131,7 +131,7 @@ def _serve(argv) -> int:
     _refuse_open_door(args, token)
     try: from dew_nb.service import LOOPBACK, Limits, make_app
     except ModuleNotFoundError as e: raise UsageError(
-        f'{e.name} is not installed; the service wants: pip install dew_nb[serve]') from None
+        f'{e.name} is not installed; the service wants dew_nb[serve] (in a clone: pip install ".[serve]")') from None
     with listen(args.host, args.port) as sock:
         limits = Limits(**{k: getattr(args, k) for k in LIMITS if getattr(args, k) is not None})
         hosts = tuple(dict.fromkeys((*LOOPBACK, args.host))) if is_loopback(args.host) else None

@@ -164,6 +164,14 @@ def test_help_is_quick():
                                         (['no-such.toml'], 'no-such.toml'), (['x.toml', '--only', SECRET], 'secret key')])
 def test_eval_errors(warm, args, says): assert SECRET not in fails('dew_eval', *args, says=says)
 
+def test_a_missing_extra_is_named(tmp_path):
+    "Without a package of the studies the extra is told, in the command and in Python"
+    gone = 'import sys; sys.modules["rapidfuzz"] = None; '
+    r = subprocess.run([sys.executable, '-c', f'{gone}from dew_nb.commands import dew_eval; sys.exit(dew_eval(["x.toml"]))'], capture_output=True, text=True, env=env())
+    assert r.returncode == 2 and r.stderr.startswith('dew_eval: error: rapidfuzz is not installed: studies want dew_nb[eval]'), r.stderr
+    r = subprocess.run([sys.executable, '-c', f'{gone}import dew_nb.evaluation.attacks'], capture_output=True, text=True, env=env())
+    assert 'wants rapidfuzz, which is not installed: install dew_nb[eval]' in r.stderr.splitlines()[-1], r.stderr
+
 def test_commands_are_installed():
     "settings.ini names all commands, and they exist"
     from nbpages import settings
