@@ -23,7 +23,7 @@ from platformdirs import user_cache_dir
 from tqdm.auto import tqdm
 from .tokenization import (check_tokenizer, fix_tokenizer,
                                  gemma_tokenizer, qwen_tokenizer,
-                                 save_tokenizer)
+                                 save_tokenizer, write_template)
 
 # %% ../nbs/11_assets.ipynb #28cc3bc3
 log = logging.getLogger(__name__)
@@ -384,9 +384,10 @@ _NO_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR,
 def _advice(e:Exception, asset:Asset, cache:Path) -> Exception|None:
     "The error to raise in place of `e`; None: it says enough"
     if isinstance(e, ConnectionError): return None
-    if isinstance(e, ImportError): return ImportError(
-        f'{asset.name} needs the package {e.name}: '
-        "pip install 'dew_nb[offline]'", name=e.name)
+    if isinstance(e, ImportError):
+        what = f'the package {e.name}' if e.name else f'a package that is missing ({" ".join(str(e).split())[:200]})'
+        return ImportError(f'{asset.name} needs {what}: install dew_nb[offline] '
+                           '(in a clone: pip install ".[offline]")', name=e.name)
     code = getattr(e, 'errno', None)
     if code in _NO_ROOM or 'No space left' in str(e): return OSError(
         errno.ENOSPC, f'no room left for {asset.name}: it needs about '
@@ -453,7 +454,7 @@ def asset_path(
     "The folder of an asset, made on first use; later uses touch no network"
     asset = _known(name)
     path = cache_dir()/asset.folder
-    if is_complete(path, verify): return path
+    if is_complete(path, verify): return write_template(name, path)
     with _explained(asset, path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_name(f'.{path.name}.lock')):
@@ -461,4 +462,4 @@ def asset_path(
             if path.exists(): log.warning('%s in the cache is damaged; '
                                           'making it again', asset.name)
             _build(asset, path)
-    return path
+    return write_template(name, path)

@@ -20,7 +20,7 @@ from tokenizers.models import BPE
 
 # %% ../nbs/35_donors.ipynb #c004
 from .config import DEWConfig
-from .hosts import check_host, quoted_name
+from .hosts import check_host, check_vocabulary, quoted_name
 from .sources import fit_whitening, reference_texts
 from .tokenization import backend, special_ids
 from .whitening import Whitening, token_counts, usable_rows
@@ -265,6 +265,7 @@ def donor_map(
 ) -> tuple:
     "The sparse (V_host, V_donor) matrix of means, and the report"
     check_host(donor, 'donor')
+    check_vocabulary(donor.tokenizer, len(donor.embeddings), donor.name)
     tok = rust_tokenizer(host_tokenizer)
     tokens = np.arange(tok.get_vocab_size()) if tokens is None else token_ids(tok, tokens, 2**31)
     texts = token_texts(tok, tokens.tolist())

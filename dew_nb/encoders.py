@@ -296,7 +296,7 @@ class USEBackend:
         from safetensors.torch import load_file
         try: from sentencepiece import SentencePieceProcessor
         except ImportError as e: raise ImportError('use-multilingual needs the '
-            "package sentencepiece: pip install 'dew_nb[offline]'") from e
+            'package sentencepiece: install dew_nb[offline] (in a clone: pip install ".[offline]")') from e
         self.device, self.vocabulary = device, folder/'sp.model'
         self.sp = SentencePieceProcessor(model_file=str(self.vocabulary))
         self.model = USEncoder(load_file(folder/'model.safetensors'))

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['find_model', 'model_file', 'pick_device', 'no_progress_bars', 'ensure_pad', 'folded_attention', 'fold_heads',
-           'array_digest', 'Host', 'load_host', 'quick_host', 'wrap_host', 'quoted_name', 'check_host']
+           'array_digest', 'Host', 'load_host', 'quick_host', 'check_vocabulary', 'wrap_host', 'quoted_name',
+           'check_host']
 
 # %% ../nbs/12_hosts.ipynb #0261e85e
 import contextlib, hashlib, json, os, re
@@ -270,6 +271,20 @@ def quick_host(
     new.model = model
     return new
 
+# %% ../nbs/12_hosts.ipynb #db5f6b7a
+def check_vocabulary(
+    tokenizer, # of transformers, or a `tokenizers.Tokenizer`
+    rows:int, # of the table of embeddings
+    name:str='the host' # what to call it
+):
+    "Refuse a tokenizer that can't be the model's: it has far fewer tokens than the table has rows, or more"
+    rust = getattr(tokenizer, 'backend_tokenizer', tokenizer)
+    n = rust.get_vocab_size() if hasattr(rust, 'get_vocab_size') else len(tokenizer)
+    if .5*rows <= n <= 1.05*rows + 256: return      # tables are padded, and tokens added
+    raise ValueError(f'the tokenizer has {n:,} tokens, and {name} has embeddings for {rows:,}: '
+        'they do not belong together. Give the tokenizer that the model was trained with, '
+        'AutoTokenizer.from_pretrained of the same folder or hub id.')
+
 # %% ../nbs/12_hosts.ipynb #e73685fe
 def wrap_host(
     model, # a causal language model of transformers
@@ -282,6 +297,7 @@ def wrap_host(
             f'a host model needs .{what}, and {type(model).__name__} has none; '
             'give a causal language model of transformers')
     p = next(model.parameters())
+    check_vocabulary(tokenizer, model.get_input_embeddings().weight.shape[0], name or 'the model')
     known = getattr(model, 'name_or_path', '')
     if Path(known).is_dir(): known = Path(known).name           # a folder's place is nobody's business
     host = Host(name or known or f'unnamed {type(model).__name__}', None, p.device, p.dtype)

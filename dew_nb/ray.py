@@ -149,7 +149,7 @@ def serial(
 def import_ray():
     "Ray, or an error that says what to do"
     try: import ray
-    except ModuleNotFoundError: raise UsageError('Ray is not installed: pip install dew_nb[ray]; without --ray one process does the work') from None
+    except ModuleNotFoundError: raise UsageError('Ray is not installed: install dew_nb[ray] (in a clone: pip install ".[ray]"); without --ray one process does the work') from None
     return ray
 
 # %% ../nbs/86_ray.ipynb #c030

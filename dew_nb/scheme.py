@@ -19,7 +19,7 @@ from fastcore.basics import patch
 from .config import DEWConfig, check_whole
 from .context import HashedContexts
 from .encoders import wrap_encoder
-from .hosts import check_host
+from .hosts import check_host, check_vocabulary
 from .keynull import FEW, Anchor, BestOf, key_null
 from .keys import SecretKey
 from .sources import Reference, TokenSpace, reference_texts
@@ -216,6 +216,7 @@ def prepare(cls:Blueprint,
 ) -> Blueprint:
     "Prepare everything that does not depend on the key"
     c, V = config, len(host.embeddings)
+    check_vocabulary(host.tokenizer, V, host.name)
     if c.candidates == 'top_m' and c.m > V: raise ValueError(
         f'm must be at most the vocabulary size {V:,} of {host.name}, got {c.m}')
     reference, contexts = read_reference(host, c, texts, limit), None

@@ -6,10 +6,10 @@
 __all__ = ['PROBE', 'MARKUP', 'QWEN_PIECES', 'CHATML', 'SYSTEM', 'remembered', 'backend', 'special_ids', 'hash_strings',
            'tokenizer_digest', 'behaviour_digest', 'check_tokenizer', 'gguf_vocabulary', 'bpe_merges', 'gemma_backend',
            'gemma_tokenizer', 'gguf_merges', 'qwen_backend', 'qwen_tokenizer', 'fix_tokenizer', 'save_tokenizer',
-           'chat_template']
+           'chat_template', 'write_template']
 
 # %% ../nbs/10_tokenization.ipynb #e8679105
-import hashlib, json, weakref
+import hashlib, json, os, weakref
 from collections.abc import Callable, Hashable
 from functools import wraps
 from pathlib import Path
@@ -269,3 +269,18 @@ def chat_template(
 ) -> str|None: # Jinja, as `tokenizer.chat_template` wants it
     "The chat template of an embedded host; None if it has no instructions to follow"
     return CHATML % SYSTEM[name] if name in SYSTEM else None
+
+# %% ../nbs/10_tokenization.ipynb #956d8a0b
+def write_template(
+    name:str, # an asset's name
+    folder:Path # of the converted asset
+) -> Path: # the folder
+    "Put the chat template of an embedded host beside its tokenizer, where transformers looks for it"
+    to, text = folder/'chat_template.jinja', chat_template(name)
+    try:
+        if text is None or to.is_file() and to.read_text(encoding='utf-8') == text: return folder
+        new = folder/f'.template-{os.getpid()}'
+        new.write_text(text, encoding='utf-8')
+        new.replace(to)
+    except OSError: pass                        # a cache that others keep: `load_host` has the template all the same
+    return folder

@@ -291,7 +291,11 @@ def test_no_pip(tiny, monkeypatch, tmp_path):
 def test_missing_package_is_named(tiny, monkeypatch):
     def needs(*a): raise ImportError('no', name='gguf')
     monkeypatch.setitem(assets.RECIPES, 'folder', needs)
-    with pytest.raises(ImportError, match=r"tiny needs the package gguf: pip install 'dew_nb\[offline\]'"):
+    with pytest.raises(ImportError, match=r'tiny needs the package gguf: install dew_nb\[offline\]'):
+        asset_path('tiny')
+    def unnamed(*a): raise ImportError('Please install torch\nand gguf>=0.10')
+    monkeypatch.setitem(assets.RECIPES, 'folder', unnamed)
+    with pytest.raises(ImportError, match=r'tiny needs a package that is missing \(Please install torch and gguf>=0.10\): install dew_nb\[offline\]'):
         asset_path('tiny')
 
 

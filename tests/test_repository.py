@@ -1,5 +1,5 @@
 "What is committed: in sync, and free of what belongs to one machine"
-import json, subprocess
+import json, re, subprocess
 from pathlib import Path
 
 import check, readme
@@ -33,6 +33,14 @@ def test_no_private_path():
 def test_private_path_is_noticed():
     for o in ('/home/ann/x.txt', 'File "/root/.cache/y"', '/Users/ann/z', "'/tmp/abc'"): assert check.PRIVATE.search(o), o
     for o in ('https://a.b/home/ann/x', 'nbs/tmp/x', '/usr/bin/env', 'and/or', '~/work/x'): assert not check.PRIVATE.search(o), o
+
+UNLISTED = re.compile(r"""pip install ['"]?dew_nb""")
+
+def test_nobody_is_sent_to_an_index():
+    "The package is on none: pages and messages name a clone, or the repository"
+    texts = {str(p.relative_to(ROOT)): readable(p) for p in tracked() if p.suffix in ('.ipynb', '.py', '.md') and p != Path(__file__).resolve()}
+    assert [f for f,s in texts.items() if UNLISTED.search(s)] == []
+    assert UNLISTED.search("pip install 'dew_nb[eval]'") and not UNLISTED.search('pip install ".[eval]"')
 
 def test_readme_in_sync(): assert readme.differences() == []
 

@@ -1,5 +1,5 @@
 "The detection service as a process and in threads: load, limits, bad bodies, clients that go away, and a real browser"
-import asyncio, hashlib, json, os, re, signal, socket, subprocess, sys, threading, time
+import asyncio, csv, hashlib, io, json, os, re, shutil, signal, socket, subprocess, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +12,7 @@ import uvicorn
 from browser import CHROMIUM, Browser
 from dew_nb import DEW, DEWConfig, Detector, SecretKey
 from dew_nb.identification import identify
+from dew_nb.pages import TABLE_JS
 from dew_nb.serve import dew_serve
 from dew_nb.service import Limits, make_app
 from dew_nb.sources import reference_texts
@@ -132,6 +133,29 @@ def test_hundreds_of_questions(server, made, n):
             for row,direct in zip(rows, alone['harbour'], strict=True): same(row, direct)
     assert both[0].key == 'harbour'                         # the marked text is found, and not by chance
     assert server.get('/health').json()['in_flight'] == 0
+
+
+def test_many_texts(server, made):
+    "How many were examined is told, and verdicts are corrected for their number where that is asked"
+    ask = lambda **more: server.post('/detect', json=dict(texts=made['texts'], detector='harbour', **more)).json()
+    plain, holm = ask(), ask(many='holm')
+    n = len(made['texts'])
+    assert plain['summary']['texts'] == n and plain['summary']['expected_false_positives'] == pytest.approx(.01*n) and f'{n} texts examined' in plain['summary']['words']
+    assert holm['summary']['many'] == 'holm' and holm['results'][0]['p_adjusted'] == pytest.approx(n*holm['results'][0]['p_value'])
+    assert holm['summary']['marked'] == sum(r['p_adjusted'] <= .01 for r in holm['results']) <= plain['summary']['marked']
+    assert server.post('/detect', json=dict(text='x', many='sidak')).status_code == 422
+
+
+TABLE = [['id', 'answer; or so'], ['1', 'Yes, "so"\nit is'], ['2', ''], ['', 'tab\there | pipe'], ['3', 'caf\u00e9 \u201cquoted\u201d']]
+
+@pytest.mark.skipif(shutil.which('node') is None, reason='no Node.js found')
+@pytest.mark.parametrize('delimiter, end', [(',', '\r\n'), (',', '\n'), ('\t', '\n')])
+def test_tables_of_the_page(delimiter, end):
+    "The page's script reads a table as Python's csv does"
+    f = io.StringIO(newline='')
+    csv.writer(f, delimiter=delimiter, lineterminator=end).writerows(TABLE)
+    code = f'{TABLE_JS}; console.log(JSON.stringify(csvRows({json.dumps(f.getvalue() + end)})))'
+    assert json.loads(subprocess.run(['node', '-e', code], capture_output=True, text=True, check=True).stdout) == TABLE
 
 
 # ---------------------------------------------------------------- bodies

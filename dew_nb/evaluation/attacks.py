@@ -17,9 +17,13 @@ __all__ = ['ABBREVIATIONS', 'SENTENCE_END', 'Attack', 'EmptyTextWarning', 'Empty
 import numpy as np
 import torch
 from fastcore.basics import patch
-from rapidfuzz.distance import Levenshtein
 from tqdm.auto import tqdm
 from .content import ContentCache, as_cache, content_key, content_seed
+
+# %% ../../nbs/evaluation/50_attacks.ipynb #41fc4ad6
+try: from rapidfuzz.distance import Levenshtein
+except ModuleNotFoundError: raise ModuleNotFoundError('dew_nb.evaluation wants rapidfuzz, which is not installed: '
+    'install dew_nb[eval] (in a clone: pip install ".[eval]")', name='rapidfuzz') from None
 
 # %% ../../nbs/evaluation/50_attacks.ipynb #c007
 @runtime_checkable

@@ -41,7 +41,7 @@ def sentence_pieces(
     "The sentencepiece models of a translation folder"
     try: import sentencepiece
     except ImportError as e:
-        raise ImportError(f'Translation needs {e.name}: pip install dew_nb[eval]') from None
+        raise ImportError(f'Translation needs {e.name}: install dew_nb[eval] (in a clone: pip install ".[eval]")') from None
     files = [folder/f for f in ('source.spm', 'target.spm')]
     if missing := [f.name for f in files if not f.is_file()]:
         raise ValueError(f'CTranslate2 folder {folder.name!r} has no {missing}: '
@@ -60,7 +60,7 @@ class CT2Translator:
     ):
         try: import ctranslate2
         except ImportError as e:
-            raise ImportError(f'Translation needs {e.name}: pip install dew_nb[eval]') from None
+            raise ImportError(f'Translation needs {e.name}: install dew_nb[eval] (in a clone: pip install ".[eval]")') from None
         self.source, self.target = sentence_pieces(Path(folder))
         self.model = ctranslate2.Translator(str(folder), device=device, compute_type=compute_type)
         self.beam_size, self.prefix = beam_size, [prefix] if prefix else []
