@@ -236,17 +236,17 @@ class Table:
 
 # %% ../../nbs/evaluation/69_results.ipynb #9e27d23a
 @patch
-def winners(self:Table,
+def winner(self:Table,
     col, # one of the columns
-) -> set: # rows
-    "The best row of a column and those that can't be told from it; none if that is all"
+) -> tuple|None: # a row
+    "The row that is best by more than the intervals allow; None if there is none"
     have = {r: self.figures[r, col] for r in self.rows
             if (r, col) in self.figures and r[0] not in self.negatives}
-    if not have or col[1] == 'fpr': return set()
+    if len(have) < 2 or col[1] == 'fpr': return None
     pick = min if col[1].startswith('ppl') else max
-    best = pick(have.values(), key=lambda e: e.value)
-    alike = {r for r,e in have.items() if not differ(e, best)}
-    return alike if len(alike) < len(have) else set()
+    best = pick(have, key=lambda r: have[r].value)
+    others = [e for r,e in have.items() if r != best]
+    return best if all(differ(have[best], e) for e in others) else None
 
 # %% ../../nbs/evaluation/69_results.ipynb #d58383f4
 def _cell(table, row, col, bold, interval):
@@ -256,7 +256,7 @@ def _cell(table, row, col, bold, interval):
     if e is None or math.isnan(e.value): return ''
     s, *ends = (_number(x, measure, sign) for x in (e.value, e.low, e.high))
     known = interval(', '.join(ends)) if all(ends) else ''
-    return (bold(s) if row in table.winners(col) else s) + known
+    return (bold(s) if row == table.winner(col) else s) + known
 
 # %% ../../nbs/evaluation/69_results.ipynb #eee64960
 @patch
@@ -277,7 +277,7 @@ def caption(self:Table,
     keys = 'keys' if self.cells.seeds.max() > 1 else 'under one key'
     over = f'over texts and {keys}' if keys == 'keys' else f'over texts, {keys}'
     return (f'In brackets: 95% intervals {over} (rates: Clopper-Pearson, AUROC: DeLong). '
-            f'{mark}: the best, and what differs from it by no more than the intervals allow.')
+            f'{mark}: the best by more than the intervals allow.')
 
 # %% ../../nbs/evaluation/69_results.ipynb #f82545c8
 @patch
