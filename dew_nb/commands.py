@@ -374,15 +374,18 @@ def _eval_parser():
 def _print_left(studies, folder, args):
     "How many units of a plan have no result yet, and about how long they take"
     from dew_nb.evaluation.bench import Bench
-    from dew_nb.evaluation.runner import plan
+    from dew_nb.evaluation.runner import missing_parents, what_is_left
     from dew_nb.evaluation.terminal import about, estimate
     bench = Bench(args.device or None, args.batch_size or None)
-    units = plan(studies, bench, args.only)
-    left = [u for u in units if not u.done(folder)]
+    units, left = what_is_left(studies, folder, bench, args.only)
     print(f'{len(left)} of {len(units)} units are left to do in {folder}', end='', flush=True)
-    seconds, unknown = estimate(left, bench)
-    more = f' (not counted: {", ".join(unknown)})' if unknown else ''
-    print(f', {about(seconds)} on this machine{more}' if left else '')
+    seconds, unknown = estimate(list(left.values()), bench)
+    more = f' (not counted: {"; ".join(unknown)})' if unknown else ''
+    who = 'this machine, one run at a time' if args.ray else 'this machine'
+    print(f', {about(seconds)} on {who}{more}' if left else '')
+    if away := missing_parents(left, folder): print(
+        f'They wait for {len(away)} others that this part leaves out, such as {away[0].id}: '
+        'somebody must run them, too')
 
 # %% ../nbs/91_commands.ipynb #c064
 def _results(studies, folder, args):
@@ -408,10 +411,13 @@ def _print_table(results, command):
 def _eval(argv) -> int:
     args = _eval_parser().parse_args(argv)
     if args.workers is not None and not (args.ray and args.workers > 0): raise UsageError('--workers N needs --ray, and N above 0')
+    if args.dry_run and args.table_only: raise UsageError('--dry-run and --table-only: give one of them')
     prepare_environment()
+    from dew_nb.evaluation.store import check_pack
     from dew_nb.evaluation.studies import Study
     studies = [Study.load(f) for f in args.study]
     folder = Path(args.out or Path(args.study[0]).parent/'results'/studies[0].name)
+    if args.pack: check_pack(args.pack) # now, not after the work
     if args.dry_run:
         _print_left(studies, folder, args)
         return 0
