@@ -19,7 +19,7 @@ from .kinds import check_names
 from .store import Results, load_results
 
 # %% auto #0
-__all__ = ['Groups', 'cells', 'Table', 'table']
+__all__ = ['Groups', 'cells', 'heading', 'Table', 'table']
 
 # %% ../../nbs/evaluation/69_results.ipynb #4a5d7121
 @dataclass(frozen=True)
@@ -194,7 +194,10 @@ _NAMES = dict(detected='TPR', fpr='FPR', tpr='TPR', tpr_matched='matched TPR',
               tpr_key='same-key TPR', tpr_matched_key='matched same-key TPR',
               auroc='AUROC', ppl='PPL', similarity='similarity', nps='NPS')
 
-def _heading(measure, nominal):
+def heading(
+    measure:str, # such as "tpr"
+    nominal:float, # rate or level; 0: it has none
+) -> str:
     "What stands above a column"
     named = measure.replace('ppl', 'PPL').replace('nps ', 'NPS ') # with a judge
     name, level = _NAMES.get(measure, named), f'{100*nominal:g}%'
@@ -284,7 +287,7 @@ def caption(self:Table,
 def markdown(self:Table) -> str:
     "As Markdown"
     safe = lambda s: s.replace('|', '\\|')
-    heads = [safe(f'{g} {_heading(*c[1:])}') for g,c in zip(self.groups(), self.columns)]
+    heads = [safe(f'{g} {heading(*c[1:])}') for g,c in zip(self.groups(), self.columns)]
     lines = [['scheme', *heads], ['---']*(len(heads) + 1)]
     grid = self.grid(lambda s: f'**{s}**', lambda i: f' [{i}]')
     lines += [[safe(label), *row] for label,row in zip(self.labels, grid)]
@@ -313,7 +316,7 @@ def _html_head(table):
     spans = [(g, len(list(same))) for g,same in itertools.groupby(table.groups())]
     top = ''.join(f'<th colspan="{n}" style="text-align:center">{escape(g)}</th>'
                   for g,n in spans)
-    sub = ''.join(f'<th>{escape(_heading(*c[1:]))}</th>' for c in table.columns)
+    sub = ''.join(f'<th>{escape(heading(*c[1:]))}</th>' for c in table.columns)
     return f'<thead><tr><th></th>{top}</tr><tr><th>scheme</th>{sub}</tr></thead>'
 
 # %% ../../nbs/evaluation/69_results.ipynb #73593a68
@@ -349,7 +352,7 @@ def latex(self:Table) -> str:
     "As LaTeX, for booktabs"
     import pandas as pd
     heads = [[_safe_latex(g) for g in self.groups()],
-             [_safe_latex(_heading(*c[1:])) for c in self.columns]]
+             [_safe_latex(heading(*c[1:])) for c in self.columns]]
     grid = self.grid(lambda s: rf'\textbf{{{s}}}', lambda i: rf' {{\scriptsize [{i}]}}')
     frame = pd.DataFrame(grid, [_safe_latex(s) for s in self.labels],
         pd.MultiIndex.from_arrays(heads, names=['', 'Watermark']))

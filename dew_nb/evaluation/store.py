@@ -329,6 +329,18 @@ def under_keys(self:Results):
     d = pd.concat([own, other], ignore_index=True) if len(other) else own
     return d.drop_duplicates([*by, 'i', 'key']).reset_index(drop=True)
 
+# %% ../../nbs/evaluation/66_store.ipynb #plotpass
+@patch
+def plot(self:Results,
+    measure:str='detected', # "detected", "fpr", "tpr", "auroc", "ppl", …
+    attacks:Sequence[str]|None=None, # which attacks, in which order; None: all
+    schemes:Sequence[str]|None=None, # rows in order, by label or pattern ("DEW*"); None: all
+    **more, # nominal, names, kind, ax, hosts, encoders: see `plot_results`
+): # matplotlib's axes
+    "One measure as points with 95% intervals: [plots](78_plots.ipynb)"
+    from dew_nb.evaluation.plots import plot_results
+    return plot_results(self, measure, attacks, schemes, **more)
+
 # %% ../../nbs/evaluation/66_store.ipynb #9de8f45d
 def _slim(d):
     "A frame with small types: float32, short integers, units as categories"
