@@ -4,13 +4,14 @@
 
 # %% ../../nbs/evaluation/66_store.ipynb #62c4964c
 from __future__ import annotations
-import gzip, io, json, os
+import gzip, json, lzma, os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Sequence
+from typing import Callable, Mapping, Sequence
 from fastcore.basics import patch
 from .content import content_key, read_texts
+from .frames import only_where, small_parquet
 from .studies import Study
 from .units import FORMAT, KINDS, as_bytes
 
@@ -120,7 +121,7 @@ def _packed_texts(path):
     "The texts of a pack"
     import pandas as pd
     prompts, rows = [], []
-    for f in sorted(path.glob('texts-*.jsonl.gz')):
+    for f in sorted([*path.glob('texts-*.jsonl.gz'), *path.glob('texts-*.jsonl.xz')]):
         for x in read_texts(f):
             if isinstance(x['prompt'], str): prompts.append(x['prompt'])
             else: x['prompt'] = prompts[x['prompt']]
@@ -341,26 +342,6 @@ def plot(self:Results,
     from dew_nb.evaluation.plots import plot_results
     return plot_results(self, measure, attacks, schemes, **more)
 
-# %% ../../nbs/evaluation/66_store.ipynb #9de8f45d
-def _slim(d):
-    "A frame with small types: float32, short integers, units as categories"
-    import pandas as pd
-    d = d.copy()
-    for c in d.columns:
-        if d[c].dtype.kind == 'f': d[c] = d[c].astype('float32')
-        elif d[c].dtype.kind in 'iu':
-            d[c] = pd.to_numeric(d[c], downcast='integer')
-    return d.assign(unit=d.unit.astype('category'))
-
-# %% ../../nbs/evaluation/66_store.ipynb #07f33e8c
-def _slim_parquet(d):
-    "A frame as a small parquet file"
-    d, f = _slim(d), io.BytesIO()
-    floats = [c for c in d if d[c].dtype.kind == 'f']
-    d.to_parquet(f, index=False, compression='zstd', compression_level=12,
-                 use_dictionary=['unit'], use_byte_stream_split=floats)
-    return f.getvalue()
-
 # %% ../../nbs/evaluation/66_store.ipynb #530f7e69
 def _kept_texts(results, attacked, whole, texts):
     "Rows of what a pack keeps, in the form that `_packed_texts` reads"
@@ -370,6 +351,7 @@ def _kept_texts(results, attacked, whole, texts):
     for u in units.itertuples():
         n = None if u.attack in whole else attacked
         if u.kind == 'texts': n = texts
+        if callable(n): n = n(u)
         for x in of[u.id][:n].to_dict('records') if u.id in of else ():
             prompt = number.get(x['prompt'], x['prompt'])
             number.setdefault(x['prompt'], len(number))
@@ -378,22 +360,39 @@ def _kept_texts(results, attacked, whole, texts):
 # %% ../../nbs/evaluation/66_store.ipynb #8e25330f
 def _gzipped(rows): return gzip.compress(as_bytes(rows), 9, mtime=0)
 
-def _pack_frames(results, drop):
+def _where(results, d, kept, which):
+    "Rows of a frame whose texts are kept, or not attacked"
+    of = results.units.set_index('id')
+    if which == 'unattacked': return d.unit.map(of.attack) == 'none'
+    if which != 'kept': raise ValueError(f"detail is {which!r}: expected 'kept' or 'unattacked'")
+    texts = of.parent.where(of.kind != 'attacked', of.index) # the unit that has the texts
+    kept = {(x['unit'], x['i']) for x in kept}
+    return [k in kept for k in zip(d.unit.map(texts), d.i)]
+
+# %% ../../nbs/evaluation/66_store.ipynb #packframes
+def _pack_frames(results, kept, drop, detail, bits, other_keys):
     "Name and content of the parquet files of a pack"
+    u = results.units
     for kind,file in KINDS.items():
         if file is None: continue
-        ids = results.units.id[results.units.kind == kind]
-        d = results.files.read(list(ids), file)
+        of = u[u.kind == kind]
+        if kind == 'other_keys' and other_keys is not None: of = of[of.attack.isin(other_keys)]
+        d = results.files.read(list(of.id), file)
         if not len(d): continue
-        yield file, _slim_parquet(d.drop(columns=[c for c in drop if c in d]))
+        d = d.drop(columns=[c for c in drop if c in d])
+        for which in set(detail.values()):
+            columns = [c for c,w in detail.items() if w == which and c in d]
+            if columns: d = only_where(d, columns, _where(results, d, kept, which))
+        d = d.dropna(axis=1, how='all').assign(unit=d.unit.astype('category'))
+        yield file, small_parquet(d, bits)
 
 # %% ../../nbs/evaluation/66_store.ipynb #66c67dee
-def _pack_files(results, kept, rows, drop):
+def _pack_files(results, kept, rows, **frames):
     "Name and content of the files of a pack"
     yield 'study.json', as_bytes(results.study)
     for j in range(0, len(kept), rows):
-        yield f'texts-{j//rows:02d}.jsonl.gz', _gzipped(kept[j:j+rows])
-    yield from _pack_frames(results, drop)
+        yield f'texts-{j//rows:02d}.jsonl.xz', lzma.compress(as_bytes(kept[j:j+rows]), preset=9)
+    yield from _pack_frames(results, kept, **frames)
     yield PACKED, _gzipped(results.metas)
 
 # %% ../../nbs/evaluation/66_store.ipynb #joinfn01
@@ -406,7 +405,7 @@ def join(self:Results,
     _check_same(self.study, other.study, refuse)
     return Results(self.path, _joined(self.study, other.study), (*self.more, other))
 
-# %% ../../nbs/evaluation/66_store.ipynb #ae6185ff
+# %% ../../nbs/evaluation/66_store.ipynb #checkpack
 def check_pack(
     path:str|Path # where a pack shall be
 ):
@@ -415,20 +414,25 @@ def check_pack(
     if path.is_dir() and any(path.iterdir()) and not (path/PACKED).is_file(): raise ValueError(
         f'Folder {path.name!r} holds other files: give an empty or new one')
 
+# %% ../../nbs/evaluation/66_store.ipynb #ae6185ff
 @patch
 def pack(self:Results,
     path:str|Path, # folder for the files; an older pack in it is replaced
-    attacked:int|None=20, # texts to keep of each attacked unit; None: all
+    attacked:int|Callable|None=20, # texts to keep of each attacked unit; None: all
     whole:Sequence[str]=(), # labels of attacks whose texts are all kept, such as "French"
-    texts:int|None=None, # texts to keep of each unattacked unit; None: all
+    texts:int|Callable|None=None, # of each unattacked unit, or a function of the unit; None: all
     rows:int=20_000, # texts in a file
     drop:Sequence[str]=(), # columns of scores to leave out
+    detail:Mapping[str, str]|None=None, # columns kept for texts that are 'kept' or 'unattacked'
+    bits:Mapping[str, int]|None=None, # binary digits of columns, such as dict(p_value=6)
+    other_keys:Sequence[str]|None=None, # attacks scored under other keys; None: all
 ) -> 'Results': # the packed ones
     "Write the results as a few small files"
     check_pack(path)
     path, kept = Path(path), list(_kept_texts(self, attacked, whole, texts))
-    files = dict(_pack_files(self, kept, rows, drop))
+    files = dict(_pack_files(self, kept, rows, drop=drop, detail=detail or {}, bits=bits,
+                             other_keys=other_keys))
     path.mkdir(parents=True, exist_ok=True)
-    for p in [*path.glob('texts-*.jsonl.gz'), *path.glob('*.parquet')]: p.unlink()
+    for p in [*path.glob('texts-*.jsonl.?z'), *path.glob('*.parquet')]: p.unlink()
     for name,b in files.items(): (path/name).write_bytes(b)
     return load_results(path)
