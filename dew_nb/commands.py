@@ -413,7 +413,7 @@ def _eval(argv) -> int:
     if args.workers is not None and not (args.ray and args.workers > 0): raise UsageError('--workers N needs --ray, and N above 0')
     if args.dry_run and args.table_only: raise UsageError('--dry-run and --table-only: give one of them')
     prepare_environment()
-    from dew_nb.evaluation.store import check_pack
+    from dew_nb.evaluation.packing import check_pack
     from dew_nb.evaluation.studies import Study
     studies = [Study.load(f) for f in args.study]
     folder = Path(args.out or Path(args.study[0]).parent/'results'/studies[0].name)

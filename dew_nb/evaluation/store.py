@@ -4,19 +4,18 @@
 
 # %% ../../nbs/evaluation/66_store.ipynb #62c4964c
 from __future__ import annotations
-import gzip, json, lzma, os
+import json, os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Callable, Mapping, Sequence
+from typing import Sequence
 from fastcore.basics import patch
 from .content import content_key, read_texts
-from .frames import only_where, small_parquet
 from .studies import Study
 from .units import FORMAT, KINDS, as_bytes
 
 # %% auto #0
-__all__ = ['PACKED', 'study_card', 'admit', 'UnitFolder', 'PackedUnits', 'JoinedUnits', 'Results', 'load_results', 'check_pack']
+__all__ = ['PACKED', 'study_card', 'admit', 'UnitFolder', 'PackedUnits', 'JoinedUnits', 'Results', 'load_results']
 
 # %% ../../nbs/evaluation/66_store.ipynb #28714e13
 _SAME = 'name', 'corpus', 'generation', 'unit' # what all studies of a folder share
@@ -342,58 +341,16 @@ def plot(self:Results,
     from dew_nb.evaluation.plots import plot_results
     return plot_results(self, measure, attacks, schemes, **more)
 
-# %% ../../nbs/evaluation/66_store.ipynb #530f7e69
-def _kept_texts(results, attacked, whole, texts):
-    "Rows of what a pack keeps, in the form that `_packed_texts` reads"
-    units = results.units[results.units.kind.isin(['texts', 'attacked'])]
-    d = results.files.read(list(units.id), 'texts.jsonl')
-    of, number = dict(list(d.groupby('unit', sort=False))), {}
-    for u in units.itertuples():
-        n = None if u.attack in whole else attacked
-        if u.kind == 'texts': n = texts
-        if callable(n): n = n(u)
-        for x in of[u.id][:n].to_dict('records') if u.id in of else ():
-            prompt = number.get(x['prompt'], x['prompt'])
-            number.setdefault(x['prompt'], len(number))
-            yield dict(unit=u.id, i=x['i'], prompt=prompt, text=x['text'])
-
-# %% ../../nbs/evaluation/66_store.ipynb #8e25330f
-def _gzipped(rows): return gzip.compress(as_bytes(rows), 9, mtime=0)
-
-def _where(results, d, kept, which):
-    "Rows of a frame whose texts are kept, or not attacked"
-    of = results.units.set_index('id')
-    if which == 'unattacked': return d.unit.map(of.attack) == 'none'
-    if which != 'kept': raise ValueError(f"detail is {which!r}: expected 'kept' or 'unattacked'")
-    texts = of.parent.where(of.kind != 'attacked', of.index) # the unit that has the texts
-    kept = {(x['unit'], x['i']) for x in kept}
-    return [k in kept for k in zip(d.unit.map(texts), d.i)]
-
-# %% ../../nbs/evaluation/66_store.ipynb #packframes
-def _pack_frames(results, kept, drop, detail, bits, other_keys):
-    "Name and content of the parquet files of a pack"
-    u = results.units
-    for kind,file in KINDS.items():
-        if file is None: continue
-        of = u[u.kind == kind]
-        if kind == 'other_keys' and other_keys is not None: of = of[of.attack.isin(other_keys)]
-        d = results.files.read(list(of.id), file)
-        if not len(d): continue
-        d = d.drop(columns=[c for c in drop if c in d])
-        for which in set(detail.values()):
-            columns = [c for c,w in detail.items() if w == which and c in d]
-            if columns: d = only_where(d, columns, _where(results, d, kept, which))
-        d = d.dropna(axis=1, how='all').assign(unit=d.unit.astype('category'))
-        yield file, small_parquet(d, bits)
-
-# %% ../../nbs/evaluation/66_store.ipynb #66c67dee
-def _pack_files(results, kept, rows, **frames):
-    "Name and content of the files of a pack"
-    yield 'study.json', as_bytes(results.study)
-    for j in range(0, len(kept), rows):
-        yield f'texts-{j//rows:02d}.jsonl.xz', lzma.compress(as_bytes(kept[j:j+rows]), preset=9)
-    yield from _pack_frames(results, kept, **frames)
-    yield PACKED, _gzipped(results.metas)
+# %% ../../nbs/evaluation/66_store.ipynb #packpass
+@patch
+def pack(self:Results,
+    path:str|Path, # folder for the files; an older pack in it is replaced
+    attacked:int|None=20, # texts to keep of each attacked unit; None: all
+    **more, # whole, texts, rows, drop, detail, bits, other_keys: see `pack_results`
+) -> Results: # the packed ones
+    "Write the results as a few small files: [packing](79_packing.ipynb)"
+    from dew_nb.evaluation.packing import pack_results
+    return pack_results(self, path, attacked, **more)
 
 # %% ../../nbs/evaluation/66_store.ipynb #joinfn01
 @patch
@@ -404,35 +361,3 @@ def join(self:Results,
     def refuse(what): raise ValueError(f'{self.path.name!r} and {other.path.name!r} do not belong together: {what}')
     _check_same(self.study, other.study, refuse)
     return Results(self.path, _joined(self.study, other.study), (*self.more, other))
-
-# %% ../../nbs/evaluation/66_store.ipynb #checkpack
-def check_pack(
-    path:str|Path # where a pack shall be
-):
-    "Refuse a folder that holds other files"
-    path = Path(path)
-    if path.is_dir() and any(path.iterdir()) and not (path/PACKED).is_file(): raise ValueError(
-        f'Folder {path.name!r} holds other files: give an empty or new one')
-
-# %% ../../nbs/evaluation/66_store.ipynb #ae6185ff
-@patch
-def pack(self:Results,
-    path:str|Path, # folder for the files; an older pack in it is replaced
-    attacked:int|Callable|None=20, # texts to keep of each attacked unit; None: all
-    whole:Sequence[str]=(), # labels of attacks whose texts are all kept, such as "French"
-    texts:int|Callable|None=None, # of each unattacked unit, or a function of the unit; None: all
-    rows:int=20_000, # texts in a file
-    drop:Sequence[str]=(), # columns of scores to leave out
-    detail:Mapping[str, str]|None=None, # columns kept for texts that are 'kept' or 'unattacked'
-    bits:Mapping[str, int]|None=None, # binary digits of columns, such as dict(p_value=6)
-    other_keys:Sequence[str]|None=None, # attacks scored under other keys; None: all
-) -> 'Results': # the packed ones
-    "Write the results as a few small files"
-    check_pack(path)
-    path, kept = Path(path), list(_kept_texts(self, attacked, whole, texts))
-    files = dict(_pack_files(self, kept, rows, drop=drop, detail=detail or {}, bits=bits,
-                             other_keys=other_keys))
-    path.mkdir(parents=True, exist_ok=True)
-    for p in [*path.glob('texts-*.jsonl.?z'), *path.glob('*.parquet')]: p.unlink()
-    for name,b in files.items(): (path/name).write_bytes(b)
-    return load_results(path)
