@@ -56,3 +56,16 @@ def test_versions_agree():
     assert f'version: {v}\n' in (ROOT/'CITATION.cff').read_text(encoding='utf-8')
     assert f'__version__ = "{v}"' in (ROOT/'dew_nb/__init__.py').read_text(encoding='utf-8')
     assert v in (ROOT/'CHANGELOG.md').read_text(encoding='utf-8')
+
+def test_continuous_integration_names_files_that_are_there():
+    "What the workflows hash, run or read; a gone name would only make a stale cache"
+    for f in (ROOT/'.github'/'workflows').glob('*.yml'):
+        text = f.read_text(encoding='utf-8')
+        named = re.findall(r"hashFiles\('([^']+)'\)", text) + re.findall(r'cache-dependency-path: (\S+)', text) + re.findall(r'run: (\.\S+)', text)
+        for name in named: assert (ROOT/name).is_file(), f'{f.name}: {name}'
+    assert "hashFiles('nbs/" in (ROOT/'.github/workflows/ci.yml').read_text(encoding='utf-8')
+
+def test_contributing_knows_every_decade():
+    "Each decade that has a notebook stands in the table, and no other"
+    said = {int(x) for x in re.findall(r'^\| (\d)0–\d9 \|', (ROOT/'CONTRIBUTING.md').read_text(encoding='utf-8'), re.M)}
+    assert said == {int(p.name[0]) for d in ('nbs', 'nbs/evaluation') for p in (ROOT/d).glob('[0-9]*.ipynb')}

@@ -4,7 +4,7 @@
 
 # %% ../../nbs/evaluation/40_content.ipynb #c002
 from __future__ import annotations
-import gzip, hashlib, json, platform, sqlite3, threading
+import gzip, hashlib, json, lzma, platform, sqlite3, threading
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -90,19 +90,20 @@ def as_cache(
 
 # %% ../../nbs/evaluation/40_content.ipynb #c033
 def write_texts(
-    path:str|Path, # a .jsonl.gz file
+    path:str|Path, # a .jsonl.gz or .jsonl.xz file
     rows:Iterable[dict], # anything JSON can write
 ) -> None:
-    "Rows as gzipped JSON lines, the same bytes for the same rows"
-    with open(path, 'wb') as f, gzip.GzipFile(filename='', mode='wb', fileobj=f, mtime=0) as z:
-        for r in rows: z.write((json.dumps(r)+'\n').encode())
+    "Rows as compressed JSON lines, the same bytes for the same rows"
+    lines = ''.join(json.dumps(r) + '\n' for r in rows).encode()
+    xz = str(path).endswith('.xz')
+    Path(path).write_bytes(lzma.compress(lines, preset=9) if xz else gzip.compress(lines, 9, mtime=0))
 
 # %% ../../nbs/evaluation/40_content.ipynb #c035
 def read_lines(
-    path:str|Path, # a .jsonl or .jsonl.gz file
+    path:str|Path, # a .jsonl, .jsonl.gz or .jsonl.xz file
 ) -> Iterator[tuple[int, Any]]: # (number of the line, what it holds)
     "The records of a JSONL file, one at a time"
-    open_text = gzip.open if str(path).endswith('.gz') else open
+    open_text = dict(gz=gzip.open, xz=lzma.open).get(str(path)[-2:], open)
     with open_text(path, 'rt', encoding='utf-8') as f:
         for i,line in enumerate(f, 1):
             if not line.strip(): continue
@@ -113,7 +114,7 @@ def read_lines(
 
 # %% ../../nbs/evaluation/40_content.ipynb #c036
 def read_texts(
-    path:str|Path, # a .jsonl or .jsonl.gz file
+    path:str|Path, # a .jsonl, .jsonl.gz or .jsonl.xz file
 ) -> list[dict]:
     "Rows of a file that `write_texts` made"
     return [row for _,row in read_lines(path)]

@@ -4,7 +4,7 @@
 
 # %% ../../nbs/evaluation/66_store.ipynb #62c4964c
 from __future__ import annotations
-import gzip, io, json, os
+import json, os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -68,26 +68,27 @@ def _check_free(out):
 
 # %% ../../nbs/evaluation/66_store.ipynb #2f7ff8d8
 def admit(
-    out:Path, # a results folder
-    study:Study, # that wants to write into it
+    out:Path, # a results folder, or where one will be
+    study:Study|Sequence[Study], # that wants to write into it; several are one card
     write:bool=True, # bring `study.json` up to date, too
 ):
-    "Check a study against the folder's `study.json`"
+    "Check studies against the folder's `study.json` and each other"
     if (out/PACKED).is_file(): raise ValueError(
         f'The results in {out.name!r} are packed: they can be read, not '
         'continued. Run in the original folder')
+    path, many = out/'study.json', [study] if isinstance(study, Study) else study
+    whose = f'The results in {out.name!r} belong to another study'
+    if not path.is_file(): whose = 'These studies do not belong together'
     def refuse(what): raise ValueError(
-        f'The results in {out.name!r} belong to another study: {what}. '
-        'Give this one a folder of its own with --out')
-    new, path = study_card(study), out/'study.json'
-    if path.is_file():
-        old = json.loads(path.read_text(encoding='utf-8'))
-        _check_same(old, new, refuse)
-        new = _joined(old, new)
-    else: _check_free(out)
+        f'{whose}: {what}. Give this one a folder of its own with --out')
+    card = json.loads(path.read_text(encoding='utf-8')) if path.is_file() else None
+    if card is None and out.is_dir(): _check_free(out)
+    for new in map(study_card, many):
+        if card: _check_same(card, new, refuse)
+        card = _joined(card, new) if card else new
     if not write: return
     tmp = out/f'.study-{os.getpid()}'
-    tmp.write_bytes(as_bytes(new))
+    tmp.write_bytes(as_bytes(card))
     os.replace(tmp, path)
 
 # %% ../../nbs/evaluation/66_store.ipynb #6fee5add
@@ -119,7 +120,7 @@ def _packed_texts(path):
     "The texts of a pack"
     import pandas as pd
     prompts, rows = [], []
-    for f in sorted(path.glob('texts-*.jsonl.gz')):
+    for f in sorted([*path.glob('texts-*.jsonl.gz'), *path.glob('texts-*.jsonl.xz')]):
         for x in read_texts(f):
             if isinstance(x['prompt'], str): prompts.append(x['prompt'])
             else: x['prompt'] = prompts[x['prompt']]
@@ -328,60 +329,28 @@ def under_keys(self:Results):
     d = pd.concat([own, other], ignore_index=True) if len(other) else own
     return d.drop_duplicates([*by, 'i', 'key']).reset_index(drop=True)
 
-# %% ../../nbs/evaluation/66_store.ipynb #9de8f45d
-def _slim(d):
-    "A frame with small types: float32, short integers, units as categories"
-    import pandas as pd
-    d = d.copy()
-    for c in d.columns:
-        if d[c].dtype.kind == 'f': d[c] = d[c].astype('float32')
-        elif d[c].dtype.kind in 'iu':
-            d[c] = pd.to_numeric(d[c], downcast='integer')
-    return d.assign(unit=d.unit.astype('category'))
+# %% ../../nbs/evaluation/66_store.ipynb #plotpass
+@patch
+def plot(self:Results,
+    measure:str='detected', # "detected", "fpr", "tpr", "auroc", "ppl", …
+    attacks:Sequence[str]|None=None, # which attacks, in which order; None: all
+    schemes:Sequence[str]|None=None, # rows in order, by label or pattern ("DEW*"); None: all
+    **more, # nominal, names, kind, ax, hosts, encoders: see `plot_results`
+): # matplotlib's axes
+    "One measure as points with 95% intervals: [plots](78_plots.ipynb)"
+    from dew_nb.evaluation.plots import plot_results
+    return plot_results(self, measure, attacks, schemes, **more)
 
-# %% ../../nbs/evaluation/66_store.ipynb #07f33e8c
-def _slim_parquet(d):
-    "A frame as a small parquet file"
-    d, f = _slim(d), io.BytesIO()
-    floats = [c for c in d if d[c].dtype.kind == 'f']
-    d.to_parquet(f, index=False, compression='zstd', compression_level=12,
-                 use_dictionary=['unit'], use_byte_stream_split=floats)
-    return f.getvalue()
-
-# %% ../../nbs/evaluation/66_store.ipynb #530f7e69
-def _kept_texts(results, attacked, whole, texts):
-    "Rows of what a pack keeps, in the form that `_packed_texts` reads"
-    units = results.units[results.units.kind.isin(['texts', 'attacked'])]
-    d = results.files.read(list(units.id), 'texts.jsonl')
-    of, number = dict(list(d.groupby('unit', sort=False))), {}
-    for u in units.itertuples():
-        n = None if u.attack in whole else attacked
-        if u.kind == 'texts': n = texts
-        for x in of[u.id][:n].to_dict('records') if u.id in of else ():
-            prompt = number.get(x['prompt'], x['prompt'])
-            number.setdefault(x['prompt'], len(number))
-            yield dict(unit=u.id, i=x['i'], prompt=prompt, text=x['text'])
-
-# %% ../../nbs/evaluation/66_store.ipynb #8e25330f
-def _gzipped(rows): return gzip.compress(as_bytes(rows), 9, mtime=0)
-
-def _pack_frames(results, drop):
-    "Name and content of the parquet files of a pack"
-    for kind,file in KINDS.items():
-        if file is None: continue
-        ids = results.units.id[results.units.kind == kind]
-        d = results.files.read(list(ids), file)
-        if not len(d): continue
-        yield file, _slim_parquet(d.drop(columns=[c for c in drop if c in d]))
-
-# %% ../../nbs/evaluation/66_store.ipynb #66c67dee
-def _pack_files(results, kept, rows, drop):
-    "Name and content of the files of a pack"
-    yield 'study.json', as_bytes(results.study)
-    for j in range(0, len(kept), rows):
-        yield f'texts-{j//rows:02d}.jsonl.gz', _gzipped(kept[j:j+rows])
-    yield from _pack_frames(results, drop)
-    yield PACKED, _gzipped(results.metas)
+# %% ../../nbs/evaluation/66_store.ipynb #packpass
+@patch
+def pack(self:Results,
+    path:str|Path, # folder for the files; an older pack in it is replaced
+    attacked:int|None=20, # texts to keep of each attacked unit; None: all
+    **more, # whole, texts, rows, drop, detail, bits, other_keys: see `pack_results`
+) -> Results: # the packed ones
+    "Write the results as a few small files: [packing](79_packing.ipynb)"
+    from dew_nb.evaluation.packing import pack_results
+    return pack_results(self, path, attacked, **more)
 
 # %% ../../nbs/evaluation/66_store.ipynb #joinfn01
 @patch
@@ -392,24 +361,3 @@ def join(self:Results,
     def refuse(what): raise ValueError(f'{self.path.name!r} and {other.path.name!r} do not belong together: {what}')
     _check_same(self.study, other.study, refuse)
     return Results(self.path, _joined(self.study, other.study), (*self.more, other))
-
-# %% ../../nbs/evaluation/66_store.ipynb #ae6185ff
-@patch
-def pack(self:Results,
-    path:str|Path, # folder for the files; an older pack in it is replaced
-    attacked:int|None=20, # texts to keep of each attacked unit; None: all
-    whole:Sequence[str]=(), # labels of attacks whose texts are all kept, such as "French"
-    texts:int|None=None, # texts to keep of each unattacked unit; None: all
-    rows:int=20_000, # texts in a file
-    drop:Sequence[str]=(), # columns of scores to leave out
-) -> 'Results': # the packed ones
-    "Write the results as a few small files"
-    path, is_pack = Path(path), (Path(path)/PACKED).is_file()
-    if path.is_dir() and any(path.iterdir()) and not is_pack: raise ValueError(
-        f'Folder {path.name!r} holds other files: give an empty or new one')
-    kept = list(_kept_texts(self, attacked, whole, texts))
-    files = dict(_pack_files(self, kept, rows, drop))
-    path.mkdir(parents=True, exist_ok=True)
-    for p in [*path.glob('texts-*.jsonl.gz'), *path.glob('*.parquet')]: p.unlink()
-    for name,b in files.items(): (path/name).write_bytes(b)
-    return load_results(path)

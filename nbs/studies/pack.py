@@ -2,14 +2,41 @@
 
     python nbs/studies/pack.py results/evaluation results/strength results/cool --out nbs/studies/data
 
-Each folder becomes one of the same name under OUT: all scores, and the first texts of each unit. With --add, what is in
-OUT already stays, and what was computed since joins it (a row more, an attack more); with --renew what was computed again
-takes the place of what is there. --instead names schemes whose older units all go, since they were other choices.
+Each folder becomes one of the same name under OUT: all scores, and a sample of the texts. What is kept of each study stands
+in KEEP: the texts that a page reads, and the columns and digits that its figures need; --all keeps 100 texts of each unit, 10 of
+each attacked one, and every column. With --add, what is in OUT already stays, and what was computed since joins it (a row more,
+an attack more); with --renew what was computed again takes the place of what is there. --instead names schemes whose older units
+all go, since they were other choices.
 """
 import argparse, copy
 from pathlib import Path
 
 from dew_nb.evaluation.store import load_results
+
+# Texts: the first two of each unit, so that they can be scored again, and more where a page counts words or tokens in them
+READ = ('none', 'Unigram', 'DEW paper lam=2.0', 'DEW paper lam=2.5', 'DEW calibrated lam=2.0', 'DEW calibrated lam=2.5',
+        'DEW calibrated lam=2.5 mode=context_only', 'SynthID', 'KGW')          # "What many marked texts give away"
+def most(unit):
+    "A hundred of what pages read tokens of, under the encoder of the main table"
+    if unit.source in READ: return 100 if unit.encoder in ('', 'minilm') else 2
+    if unit.source in ('DEW tournament', 'DEW multilingual'): return 100 if unit.seed == 0 else 2
+    return 2
+
+# Columns of scores: the score and the p-value of every text, the p-value with few binary digits (it crosses no level); what else a
+# scheme says of a text, for texts that are kept and whatever a page asks of it
+DETAIL = dict.fromkeys(('z', 'z_iid', 'mean_score', 'l_eff', 'green', 'n_scored', 'similarity', 'edit_rate', 'cosine', 'length_ratio'), 'kept')
+USUAL = dict(texts=2, attacked=1, detail=DETAIL, bits=dict(p_value=4), other_keys=('none',))
+def keep(read=(), **more):
+    "What is usual, but columns that a page reads are whole, or there for all unattacked texts"
+    detail = {c: w for c,w in (DETAIL | dict.fromkeys(more.pop('unattacked', ()), 'unattacked')).items() if c not in read}
+    return USUAL | dict(detail=detail) | more | dict(bits=USUAL['bits'] | more.get('bits', {}))
+CHANGES = dict(edit_rate=5, length_ratio=5, cosine=5)                         # means of hundreds are read
+KEEP = dict(
+    evaluation=keep(('similarity', *CHANGES), texts=most, unattacked=('mean_score', 'green'), bits=CHANGES),
+    cool=keep(('edit_rate', 'l_eff', 'z'), texts=most, unattacked=('mean_score', 'green', 'n_scored'), bits=CHANGES | dict(l_eff=11)),
+    ablation_tournament=keep(unattacked=('l_eff',), bits=dict(l_eff=11)),
+    real=keep(('edit_rate', 'length_ratio'), bits=CHANGES, other_keys=None),
+    real_length=keep(('n_scored',)), schemes_few=keep(('n_scored',), texts=lambda u: 12 if u.seed == 0 else 2))
 
 def joined(old, new, renew, instead):
     "Both results as one, without the old units of some schemes"
@@ -26,8 +53,7 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__,
                                  formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('results', nargs='+', type=Path, help='folders of dew_eval')
-    ap.add_argument('--texts', type=int, default=100, help='texts to keep of each unit')
-    ap.add_argument('--attacked', type=int, default=10, help='and of each attacked one')
+    ap.add_argument('--all', action='store_true', help='more texts, and every column with all digits')
     ap.add_argument('--add', action='store_true', help='to the packs that are there')
     ap.add_argument('--renew', action='store_true', help='the same, but new units take the place of old ones')
     ap.add_argument('--instead', nargs='+', default=(), help='schemes of which no old unit stays')
@@ -36,6 +62,6 @@ def main():
     for folder in a.results:
         new, pack = load_results(folder), a.out/folder.name
         if a.add or a.renew: new = joined(load_results(pack), new, a.renew, a.instead)
-        print(new.pack(pack, a.attacked, texts=a.texts))
+        print(new.pack(pack, **(dict(texts=100, attacked=10) if a.all else KEEP.get(folder.name, USUAL))))
 
 if __name__ == '__main__': main()
