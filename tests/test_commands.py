@@ -1,13 +1,11 @@
-"The commands as processes: exit codes, standard input, JSON lines, keys, closed pipes and interrupts"
-import csv, importlib, json, os, re, select, shutil, signal, subprocess, sys, tempfile, time
-from dataclasses import replace
+"The commands: exit codes, standard input, JSON lines, keys; as processes where that matters: start, closed pipes, interrupts"
+import csv, json, os, re, select, shutil, signal, subprocess, sys, tempfile, time
 from pathlib import Path
 
 import pytest
 
-from dew_nb.tokenization import backend
-from forks import PIPE, SAFE, Forked
-from quick import toy_host
+from dew_nb import commands
+from dew_nb.shell import call_command
 
 ROOT = Path(__file__).resolve().parent.parent
 KEY = b'an example key: never use this one'
@@ -15,39 +13,28 @@ ENV = {'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1', 'OMP_WAIT_POLICY': 'PASS
 HUMAN = ('The committee met on Tuesday and agreed to postpone the vote until the figures for the spring were complete. '
          'Nobody in the room expected that the treasurer would resign before the summer.')
 
-def argv(name, *args): return [sys.executable, '-c', f'import sys; from dew_nb.commands import {name}; sys.exit({name}())', *map(str, args)]
-
-def env(**more):
-    e = {k: v for k, v in os.environ.items() if k not in ('DEW_KEY', 'DEW_DEBUG')}
-    return {**e, **ENV, **more}
-
-def run_fresh(name, *args, stdin='', **more):
-    "The command in a Python of its own: exit code, output and error output"
-    r = subprocess.run(argv(name, *args), input=as_bytes(stdin), capture_output=True, env=env(**more), timeout=300)
-    return r.returncode, r.stdout.decode(), r.stderr.decode()
-
 def as_bytes(s): return s if isinstance(s, bytes) else s.encode()
 
-def forked(name, *args, env, **files):
-    "The command in a fork"
-    def work():
-        sys.argv = [name, *map(str, args)]
-        return getattr(importlib.import_module('dew_nb.commands'), name)()
-    return Forked(work, env=env, text=False, **files)
+def run(name, *args, stdin='', **more):
+    "The command called in this process: exit code, output and error output"
+    with pytest.MonkeyPatch.context() as m, tempfile.TemporaryFile('w+', encoding='utf-8') as f:
+        f.buffer.write(as_bytes(stdin))
+        f.seek(0)
+        m.setattr(sys, 'stdin', f)
+        for k in ('DEW_KEY', 'DEW_DEBUG'): m.delenv(k, raising=False)
+        for k,v in more.items(): m.setenv(k, v)
+        return call_command(getattr(commands, name), *map(str, args))
 
 def start(name, *args, **more):
-    "The command as a process that goes on: a fork where that is safe"
-    files = dict(stdin=PIPE, stdout=PIPE, stderr=PIPE, env=env(**more))
-    return forked(name, *args, **files) if SAFE else subprocess.Popen(argv(name, *args), **files)
+    "The command in a Python of its own, which goes on"
+    argv = [sys.executable, '-c', f'import sys; from dew_nb.commands import {name}; sys.exit({name}())', *map(str, args)]
+    env = {k: v for k,v in os.environ.items() if k not in ('DEW_KEY', 'DEW_DEBUG')} | ENV
+    return subprocess.Popen(argv, **{**dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env), **more})
 
-def run(name, *args, stdin='', **more):
-    "The same in a fork, where that is safe, for a fresh Python spends seconds on imports"
-    if not SAFE: return run_fresh(name, *args, stdin=stdin, **more)
-    with tempfile.TemporaryFile() as f:
-        f.write(as_bytes(stdin))
-        f.seek(0)
-        p = forked(name, *args, stdin=f, env=env(**more))
-        out, err = p.communicate()
+def run_fresh(name, *args):
+    "The same, when it has ended"
+    p = start(name, *args)
+    out, err = p.communicate(timeout=300)
     return p.returncode, out.decode(), err.decode()
 
 def fails(name, *args, says, run=run, **kw):
@@ -60,25 +47,7 @@ def fails(name, *args, says, run=run, **kw):
     return err
 
 @pytest.fixture(scope='module')
-def warm():
-    "What forks would import, and a host that writes quickly: what is tested is the command around it"
-    for o in ('torch', 'transformers.models.llama.modeling_llama', 'transformers.models.bert.modeling_bert', 'sentence_transformers',
-              'dew_nb.detection', 'dew_nb.insertion', 'dew_nb.evaluation.results', 'dew_nb.evaluation.studies'): importlib.import_module(o)
-    import dew_nb
-    from dew_nb import shell
-    full = shell.read_config
-    def read_config(args): return replace(c, n=128) if (c := full(args)).rule == 'bias' else c    # a small table
-    host, enc = toy_host(device='cpu'), dew_nb.load_encoder(device='cpu')
-    host.digest, enc.digest, enc.fingerprint, enc.old_digest                  # computed here, and not in each fork
-    backend(host.tokenizer)
-    with pytest.MonkeyPatch.context() as m:
-        m.setattr(shell, 'read_config', read_config)
-        for o in (dew_nb, dew_nb.hosts): m.setattr(o, 'load_host', lambda *args, **kw: host, raising=False)
-        for o in (dew_nb, dew_nb.encoders, dew_nb.detection): m.setattr(o, 'load_encoder', lambda *args, **kw: enc, raising=False)
-        yield
-
-@pytest.fixture(scope='module')
-def made(warm, tmp_path_factory):
+def made(tmp_path_factory):
     "A key file, a detector and marked texts, all made by dew_mark"
     d = tmp_path_factory.mktemp('commands')
     (d/'my.key').write_text(KEY.hex())
@@ -120,7 +89,7 @@ def test_mark_errors(args, says): fails('dew_mark', *args, says=says)
 def test_detect_errors(args, says): fails('dew_detect', *args, says=says)
 
 def test_errors_of_a_fresh_process():
-    "What the others see in a fork is what a shell gets"
+    "What the others see in this process is what a shell gets"
     fails('dew_mark', 'x', says='no key', run=run_fresh)
     assert SECRET not in fails('dew_detect', SECRET, says='secret key', run=run_fresh)
     fails('dew_eval', says='the following arguments are required: study', run=run_fresh)
@@ -147,7 +116,7 @@ def test_new_key(tmp_path):
     digits = (tmp_path/'k').read_text().strip()
     assert (code, out) == (0, '') and re.fullmatch('[0-9a-f]{64}', digits) and digits not in err
     if os.name == 'posix': assert (tmp_path/'k').stat().st_mode & 0o077 == 0
-    fails('dew_mark', '--new-key', tmp_path/'k', says='left as it is', run=run_fresh)
+    fails('dew_mark', '--new-key', tmp_path/'k', says='left as it is')
     assert (tmp_path/'k').read_text().strip() == digits
 
 def test_help_is_quick():
@@ -156,13 +125,13 @@ def test_help_is_quick():
            "print('LOADED', sorted({'torch', 'transformers', 'numpy', 'pandas'} & set(sys.modules))); " \
            "import os, importlib, dew_nb; print(os.environ['OMP_WAIT_POLICY']); os.environ['OMP_WAIT_POLICY'] = 'ACTIVE'; " \
            "importlib.reload(dew_nb); print(os.environ['OMP_WAIT_POLICY'])"
-    there = {k: v for k,v in env().items() if k != 'OMP_WAIT_POLICY'}
+    there = {k: v for k,v in (os.environ | ENV).items() if k != 'OMP_WAIT_POLICY'}
     r = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, env=there)
     assert r.stdout.endswith('LOADED []\nPASSIVE\nACTIVE\n') and r.stdout.count('Exit code') == 3, r.stdout + r.stderr
 
 @pytest.mark.parametrize('args, says', [([], 'the following arguments are required: study'), (['x.toml', '--wrong'], 'unrecognized arguments: --wrong'),
                                         (['no-such.toml'], 'no-such.toml'), (['x.toml', '--only', SECRET], 'secret key')])
-def test_eval_errors(warm, args, says): assert SECRET not in fails('dew_eval', *args, says=says)
+def test_eval_errors(args, says): assert SECRET not in fails('dew_eval', *args, says=says)
 
 def test_a_missing_extra_is_named(tmp_path):
     "Without a package of the studies the extra is told, in the command and in Python"
@@ -266,7 +235,7 @@ def test_several_detectors(made):
 def test_sub_keys_and_schemes(made):
     "One secret, two schemes: the key is the same, the scheme is not; the sub-key that speaks is told in the table and in CSV"
     d, prompt = made['dir'], 'A good night of sleep matters for three reasons. First,'
-    code, out, err = run('dew_mark', '--key-file', made['key'], '--save-detector', d/'many.dew', '--keys', 8, '--max-new-tokens', 40, '--json', prompt)
+    code, out, err = run('dew_mark', '--key-file', made['key'], '--save-detector', d/'many.dew', '--keys', 8, '--max-new-tokens', 80, '--temperature', 1, '--json', prompt)
     row = json.loads(out)
     assert code == 0 and row['config']['keys'] == 8 and row['key'] == made['rows'][0]['key'] and row['scheme'] != made['rows'][0]['scheme'], err
     assert f'key {row["key"]}, scheme {row["scheme"]}' in err
@@ -360,7 +329,7 @@ def test_interrupt(tmp_path):
     "Ctrl-C ends with 130 and one line"
     os.mkfifo(tmp_path/'pipe')
     heed = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)                    # a shell's background job ignores it, and so would its children
-    p = subprocess.Popen(argv('dew_mark', '--file', tmp_path/'pipe'), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env(), preexec_fn=heed)
+    p = start('dew_mark', '--file', tmp_path/'pipe', stdin=subprocess.DEVNULL, preexec_fn=heed)
     with open(tmp_path/'pipe', 'wb'):                                          # opens when the command reads
         time.sleep(.2)
         p.send_signal(signal.SIGINT)

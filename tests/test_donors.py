@@ -28,33 +28,6 @@ def gemma(): return load_host('gemma3-270m', device='cpu')
 @pytest.fixture(scope='module')
 def words(): return Host('minilm-words', asset_path('minilm'), device='cpu')
 
-_copies = {}
-def copied(tokenizer):
-    "`donor_tokenizer`, once for each tokenizer: a copy of Gemma's takes seconds"
-    if id(tokenizer) not in _copies: _copies[id(tokenizer)] = tokenizer, donor_tokenizer(tokenizer)   # kept, so that the id stays its own
-    copy = _copies[id(tokenizer)][1]
-    copy.encode_special_tokens = True                                          # the only thing that anybody changes
-    return copy
-
-@pytest.fixture(scope='module', autouse=True)
-def copied_once():
-    with pytest.MonkeyPatch.context() as m:
-        m.setattr(donors, 'donor_tokenizer', copied)
-        yield
-    _copies.clear()
-
-@pytest.fixture(scope='module')
-def read_once():
-    "Schemes of the same host and donor share the vectors of the host's tokens, which depend on nothing else"
-    known = {}
-    def embeddings(tokenizer, donor, tokens=None):
-        name = id(tokenizer), donor.name, str(tokens)
-        if name not in known: known[name] = donor_embeddings(tokenizer, donor, tokens)
-        return known[name]
-    with pytest.MonkeyPatch.context() as m:
-        m.setattr(borrowed, 'donor_embeddings', embeddings)
-        yield
-
 @pytest.fixture(scope='module')
 def both(smol, gemma):
     "Maps in both directions, and the seconds each took"
@@ -120,7 +93,7 @@ def test_pieces_spell_the_token(both, smol, gemma, name):
     has, texts = np.flatnonzero(rep.pieces), token_texts(host.tokenizer)
     first = donor.tokenizer.encode('a', add_special_tokens=False)
     rows = [first + M.indices[M.indptr[i]:M.indptr[i+1]].tolist() for i in has]
-    spelt = copied(donor.tokenizer).decode_batch(rows, skip_special_tokens=False)
+    spelt = donor_tokenizer(donor.tokenizer).decode_batch(rows, skip_special_tokens=False)
     wrong = [(texts[i], s) for i,s in zip(has, spelt) if s != 'a' + texts[i]]
     assert not wrong, wrong[:20]
 
@@ -179,7 +152,7 @@ def test_a_donor_reads_its_special_tokens_as_text(request, name):
     host = word_level(['<unk>', 'a', *[t for t in special if t != '<unk>']])     # there they are words like others
     M, rep = donor_map(host, donor)
     assert len(special) > 2 and {KINDS[k] for k in rep.kind[2:]} == {'several'}
-    assert copied(donor.tokenizer).decode(M[len(rep)-1].indices.tolist()).replace(' ', '').lower() == special[-1].lower()
+    assert donor_tokenizer(donor.tokenizer).decode(M[len(rep)-1].indices.tolist()).replace(' ', '').lower() == special[-1].lower()
 
 def small_donor(tok, rows=None, width=4):
     E = torch.from_numpy(np.random.default_rng(0).normal(size=(rows or tok.get_vocab_size(), width)).astype(np.float32))
@@ -369,7 +342,7 @@ class Letters:
     def encode(self, texts): return np.array([[1 + t.count(c) for c in 'abcdefghijklmnopqrst'] for t in texts], np.float32)
 
 @pytest.mark.parametrize('mode,whitening', [('context_only', None), ('token_only', 'uniform')])
-def test_modes_and_whitenings(smol, words, read_once, mode, whitening):
+def test_modes_and_whitenings(smol, words, mode, whitening):
     from dew_nb import DEWConfig, SecretKey
     c, few = DEWConfig(mode=mode, token_whitening=whitening, n=32), ['the old harbour was quiet at night '*9]*5
     wm = donor_scheme(smol, words, Letters(), SecretKey.from_hex('0a'*32), c, reference=few, progress=False)
@@ -377,7 +350,7 @@ def test_modes_and_whitenings(smol, words, read_once, mode, whitening):
     assert r.n_scored > 5 and np.isfinite(r.z) and wm.table.meta['donor'] == 'minilm-words'
     assert (wm.blueprint.tokens.whitening is None) == (whitening is None)
 
-def test_a_donor_scheme_is_a_build_with_its_tokens(smol, words, read_once):
+def test_a_donor_scheme_is_a_build_with_its_tokens(smol, words):
     from dew_nb import DEW, DEWConfig, SecretKey
     few, key, kw = ['the old harbour was quiet at night '*9]*5, SecretKey.from_hex('0a'*32), dict(config=DEWConfig(n=32), progress=False)
     tokens = borrowed.donor_tokens(smol, words, reference=few)
@@ -397,7 +370,7 @@ def test_the_agnostic_scheme_does_not_generate(words):
     with pytest.raises(ValueError, match='no host model'): wm.generate('The')
     assert wm.rekey(SecretKey.from_hex('0b'*32)).table.meta['host'] == 'any'
 
-def test_detectors_say_whose_tokens_they_have(smol, words, read_once, tmp_path):
+def test_detectors_say_whose_tokens_they_have(smol, words, tmp_path):
     from dew_nb import DEWConfig, SecretKey
     from dew_nb.detection import Detector
     few, key = ['the old harbour was quiet at night '*9]*5, SecretKey.from_hex('0a'*32)

@@ -16,7 +16,6 @@ from dew_nb.pages import TABLE_JS
 from dew_nb.serve import dew_serve
 from dew_nb.service import Limits, make_app
 from dew_nb.sources import reference_texts
-from forks import SAFE, Forked
 from quick import Letters, toy_host
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -40,15 +39,13 @@ def made(tmp_path_factory):
 
 
 @contextmanager
-def process(*args, fresh=False, **env):
-    "dew_serve in a process of its own: (process, address, log file); a fork where that is safe, unless it is to be `fresh`"
+def process(*args, **env):
+    "dew_serve in a process of its own: (process, address, log file)"
     args = ['--port', '0', *map(str, args)]
     log = Path(args[-1]).parent/f'log-{time.monotonic_ns()}.txt'
     code = 'import sys; from dew_nb.serve import dew_serve; sys.exit(dew_serve())'
     env = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1', 'OMP_WAIT_POLICY': 'PASSIVE', **env}
-    with open(log, 'wb') as f:
-        if SAFE and not fresh: p = Forked(lambda: dew_serve(args), stdout=f, stderr=f, env=env)
-        else: p = subprocess.Popen([sys.executable, '-c', code, *args], env=env, stdout=f, stderr=f)
+    with open(log, 'wb') as f: p = subprocess.Popen([sys.executable, '-c', code, *args], env=env, stdout=f, stderr=f)
     try:
         until = time.monotonic() + 120
         while not (found := re.search(r'http://\S+', log.read_text())):
@@ -87,10 +84,9 @@ def wait_until(f, seconds=30, errors=()):
 
 
 @pytest.fixture(scope='module')
-def server(made, request):
-    "The service; in a Python of its own for the long checks"
-    fresh = request.config.option.markexpr == 'long'
-    with process(*sum((['--detector', f] for f in made['files']), []), fresh=fresh, DEW_TOKEN=TOKEN) as (p, url, log):
+def server(made):
+    "The service in a process of its own"
+    with process(*sum((['--detector', f] for f in made['files']), []), DEW_TOKEN=TOKEN) as (p, url, log):
         client = httpx.Client(base_url=url, headers=AUTH, timeout=60)
         yield SimpleNamespace(url=url, process=p, log=log, post=client.post, get=client.get)
 

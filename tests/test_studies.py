@@ -149,15 +149,11 @@ def script(name, monkeypatch, *args, results=None):
 def test_donors_in_small(tiny, tmp_path, monkeypatch):
     "A model as its own donor, where all three ways to read must agree"
     np, pd = pytest.importorskip('numpy'), pytest.importorskip('pandas')
-    from functools import cache
-    import dew_nb
-    from dew_nb import borrowed, donors, scheme
-    from dew_nb.evaluation import bench, schemes
+    from dew_nb import donors, scheme
+    from dew_nb.evaluation import bench
     from dew_nb.evaluation.content import read_texts
-    few, load = scheme.reference_texts()[::16], cache(bench.load_host)     # a small sample for spaces and anchors; hosts are read once
+    few = scheme.reference_texts()[::16]                        # a small sample for spaces and anchors
     for m in (donors, scheme): monkeypatch.setattr(m, 'reference_texts', lambda: few)
-    for m in (dew_nb, bench, schemes): monkeypatch.setattr(m, 'load_host', load, raising=False)
-    monkeypatch.setattr(borrowed, 'donor_embeddings', cache(borrowed.donor_embeddings))       # the same for both ways to read
     monkeypatch.setattr(bench, 'load_encoder', lambda *args: Letters())
     results = run_small('donors.toml', tiny, tmp_path, dew=dict(n=32), donor=dict(donor=str(tiny), n=32))      # small tables
     script('donors', monkeypatch, '--results', results, '--keep', 1, '--out', tmp_path/'out')

@@ -244,92 +244,45 @@ def test_long_cells_are_noticed(project, capsys):
     assert e.value.code == 1 and capsys.readouterr().err == f'01_long.ipynb: {said}\n'
     assert [o for o in check.clean(project) if 'lines' in o] == [f'01_long.ipynb: {said}']
 
-def test_long_notebooks_are_noticed(project):
-    save(project/'nbs'/'01_long.ipynb', *[code(f'{i}+1', plain(str(i+1))) for i in range(81)])
-    assert [o for o in check.clean(project) if '81 cells' in o] == ['01_long.ipynb: 81 cells, at most 80 are wanted: split it']
-
 # ---------------------------------------------------------------- the runner of all checks
-def command(name, code, step='clean'): return run_tests.Task(step, name, [sys.executable, '-c', code])
-
-def test_tasks():
-    "A step is its notebooks or files of tests; one of them can be named; the long ones begin"
-    names = [t.name for t in run_tests.tasks_of('nbs')]
-    assert 'nbs/00_keys.ipynb' in names and len(names) == len(set(names)) == len(find_notebooks(ROOT/'nbs'))
-    assert [t.name for t in run_tests.tasks_of('tests/test_tools.py')] == ['tests/test_tools.py']
-    order = run_tests.in_order(run_tests.tasks_of('pytest'))
-    assert order[0].name == 'tests/test_runner.py' and len(order) == len(list((ROOT/'tests').glob('test_*.py')))
-    with pytest.raises(SystemExit, match='Unknown step: nothing'): run_tests.tasks_of('nothing')
-
-def test_long_tasks_exist():
-    "The list of what begins first names nothing that has gone"
-    known = {*run_tests.STEPS, *run_tests.paths('nbs'), *run_tests.paths('pytest')}
-    assert [o for o in run_tests.EARLY if o not in known] == []
-
-def test_outcomes(capsys):
-    "Exit codes, signals, output of both kinds, and work of a task's own children"
+def test_steps(monkeypatch, capsys):
+    "Commands one after the other, each with what it says; a failure does not stop the rest and decides the exit code"
     busy = 'import subprocess, sys; subprocess.run([sys.executable, "-c", "sum(range(10**7))"]); print("out"); print("err", file=sys.stderr)'
-    tasks = [command('good', busy), command('bad', 'import sys; sys.exit(3)'), command('ill', 'import os; os.kill(os.getpid(), 9)')]
-    done = {o.task.name: o for o in run_tests.run_all(tasks)}
-    assert {k: o.ok for k,o in done.items()} == dict(good=True, bad=False, ill=False)
-    assert sorted(done['good'].said.split()) == ['err', 'out'] and done['good'].cpu > .05
-    assert 'signal 9' in done['ill'].said
-    run_tests.summary(list(done.values()), 1.)
+    say = lambda code: ('What it does', [sys.executable, '-c', code])
+    monkeypatch.setattr(run_tests, 'STEPS', dict(good=say(busy), bad=say('import sys; sys.exit(3)'), ill=say('import os; os.kill(os.getpid(), 9)'),
+                                                 pytest=say('print("..\\n7 passed, 2 skipped in 3.10s")')))
+    monkeypatch.setattr(sys, 'argv', ['run_tests.py'])
+    with pytest.raises(SystemExit) as e: run_tests.main()
     out = capsys.readouterr().out
-    assert '--- good passed' in out and '--- bad FAILED' in out and out.endswith('\n1 passed, 2 failed\n')
+    assert e.value.code and {'out', 'err'} <= set(out.split()) and out.endswith('\n8 passed, 2 failed, 2 skipped\n')
+    rows = [o.split() for o in out.splitlines() if 's of work' in o]
+    assert [r[:2] for r in rows] == [['ok', 'good'], ['FAIL', 'bad'], ['FAIL', 'ill'], ['ok', 'pytest']]
+    monkeypatch.setattr(sys, 'argv', ['run_tests.py', 'good'])
+    with pytest.raises(SystemExit) as e: run_tests.main()
+    assert not e.value.code and capsys.readouterr().out.endswith('\n1 passed, 0 failed\n')
+    monkeypatch.setattr(sys, 'argv', ['run_tests.py', 'nothing'])
+    with pytest.raises(SystemExit, match='Unknown step: nothing'): run_tests.main()
 
 def test_tests_are_counted():
-    "By what pytest says in its last line; a task that ends badly without a count has failed"
-    count = lambda said, ok, step='pytest': dict(run_tests.counted(run_tests.Task(step, 'x'), ok, said))
-    assert count('...\n12 passed, 2 skipped in 3.10s\n', True) == dict(passed=12, failed=0, skipped=2)
-    assert count('F\n1 failed, 3 passed, 1 error in 3.1s', False) == dict(passed=3, failed=2, skipped=0)
-    assert count('3 passed in 1s\nFatal', False) == count('3 passed in 1s', False) == dict(passed=0, failed=1)
-    assert count('said 7 passed', True, 'nbs') == dict(passed=1, failed=0)
+    "By what pytest says in its last line; one that ends badly without a failed test has failed"
+    assert run_tests.counted(True, '12 passed, 2 skipped in 3.10s') == dict(passed=12, failed=0, skipped=2)
+    assert run_tests.counted(False, '1 failed, 3 passed, 1 error in 3.1s') == run_tests.counted(False, '3 passed, 2 errors in 1s') == dict(passed=3, failed=2, skipped=0)
+    assert run_tests.counted(False, '3 passed in 1s') == run_tests.counted(False, 'Fatal') == dict(passed=0, failed=1)
 
-def test_what_was_loaded_before_is_handed_out_once():
-    "Untouched by whoever asked while it was kept; who asks again, or for something else, gets what the class makes"
-    class Model:
-        @classmethod
-        def from_pretrained(cls, *args, **kw): return [cls, args, kw]
-    class Other(Model): pass
-    made, twins, keep = {}, {}, [True]
-    run_tests.ready_once(Model, made, twins, keep)
-    early, (kept,) = Model.from_pretrained('a', x=1), made.values()
-    keep.clear()
-    others = Model.from_pretrained('b', x=1), Model.from_pretrained('a', x=2), Other.from_pretrained('a', x=1)
-    assert kept is not early and not any(o is kept for o in others)
-    assert Model.from_pretrained('a', x=1) is kept and not made
-    assert Model.from_pretrained('a', x=1) == kept is not Model.from_pretrained('a', x=1) and others[2][0] is Other
-
-def test_notebook_fails_when_a_cell_does(tmp_path, monkeypatch):
-    "Slow cells are left out as by nbdev_test; an error ends the notebook and is shown"
-    import nbdev.test                               # here, so that neither fork has to
-    monkeypatch.setattr(run_tests, 'ROOT', tmp_path)
-    shutil.copy(ROOT/'settings.ini', tmp_path)
-    save(tmp_path/'nbs'/'good.ipynb', code('x = 1'), code('#| slow\n1/0'), code('#| eval: false\n1/0'), code('assert x == 1'))
-    save(tmp_path/'nbs'/'bad.ipynb', code('x = 1'), code('x/0'))
-    monkeypatch.chdir(tmp_path)
-    done = {o.task.name: o for o in run_tests.run_all([run_tests.Task('nbs', f'nbs/{o}.ipynb') for o in ('good', 'bad')])}
-    assert done['nbs/good.ipynb'].ok, done['nbs/good.ipynb'].said
-    assert not done['nbs/bad.ipynb'].ok and 'ZeroDivisionError' in done['nbs/bad.ipynb'].said
-
-def test_long_checks_run_when_asked_for(tmp_path, monkeypatch):
-    "Left out by `make test`; `make long-test` runs a notebook with such a cell from top to bottom, and of a file the marked tests only"
-    import nbdev.test                               # here, so that no fork has to
-    monkeypatch.setattr(run_tests, 'ROOT', tmp_path)
+def test_notebooks_are_tests(tmp_path):
+    "Slow and long cells are left out, and run when asked for; a cell that fails is shown, and the next notebook has nothing of the last one"
     for o in ('settings.ini', 'pyproject.toml'): shutil.copy(ROOT/o, tmp_path)
-    save(tmp_path/'nbs'/'much.ipynb', code('x = 1'), code('#| hide\n#| long\nx/0'), code('#| slow\n1/0'))
-    save(tmp_path/'nbs'/'plain.ipynb', code('x = "#| long"'))
-    (tmp_path/'tests').mkdir()
-    (tmp_path/'tests'/'test_both.py').write_text('import pytest\ndef test_short(): pass\n@pytest.mark.long\ndef test_long(): 1/0\n')
-    (tmp_path/'tests'/'test_few.py').write_text('def test_short(): pass\n')
-    monkeypatch.chdir(tmp_path)
-    tasks = [run_tests.Task('nbs', f'nbs/{o}.ipynb') for o in ('much', 'plain')] + [run_tests.Task('pytest', f'tests/test_{o}.py') for o in ('both', 'few')]
-    assert [run_tests.is_long(t) for t in tasks] == [True, False, True, False]
-    tasks = tasks[::2]
-    assert all(o.ok for o in run_tests.run_all(tasks))
-    done = {o.task.name: o for o in run_tests.run_all([run_tests.Task(t.step, t.name, long=True) for t in tasks])}
-    assert not any(o.ok for o in done.values())
-    assert done['tests/test_both.py'].counts == dict(passed=0, failed=1, skipped=0) and 'ZeroDivisionError' in done['nbs/much.ipynb'].said
+    for o in ('tests/test_notebooks.py', 'tests/conftest.py', 'tools/nbpages.py'):
+        (tmp_path/o).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT/o, tmp_path/o)
+    save(tmp_path/'nbs'/'00_good.ipynb', code('import os\nx = 1\nos.environ["LEFT"] = "1"'),
+         code('class Big:\n    def __del__(self): open("gone", "w").close()\nbig = Big()'), code('#| slow\n1/0'), code('#| eval: false\n1/0'), code('#| hide\n#| long\n1/0'))
+    save(tmp_path/'nbs'/'01_bad.ipynb', code('import os\nassert "x" not in globals() and "LEFT" not in os.environ and os.path.exists("gone")'), code('y = "#| long"'), code('y/0'))
+    def run(*args): return subprocess.run([sys.executable, '-m', 'pytest', '-q', '-rA', *args], cwd=tmp_path, capture_output=True, text=True).stdout
+    quick, long = run(), run('-m', 'long')
+    assert 'PASSED tests/test_notebooks.py::test_notebook[00_good.ipynb]' in quick and 'FAILED tests/test_notebooks.py::test_notebook[01_bad.ipynb]' in quick, quick
+    assert 'TypeError: unsupported operand' in quick and '1 failed, 1 passed' in quick
+    assert '1 failed, 2 deselected' in long and 'ZeroDivisionError' in long and 'test_long_cells[00_good.ipynb]' in long, long
 
 def test_layout_of_a_cell():
     "Columns and wide pictures are known, so that a phone scrolls them; prose is wrapped"

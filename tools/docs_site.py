@@ -1,17 +1,16 @@
 """Build the docs site from the notebooks with Sphinx and MyST-NB.
 
-Pages are made from the outputs stored in the notebooks: nothing is executed or imported here, so the build takes seconds.
+Pages are made from the outputs stored in the notebooks: nothing is executed or imported here, so the build takes a minute or two.
 The notebooks stay plain nbdev notebooks; the differences to MyST (callouts, options, links) are translated on a copy.
 
     python tools/docs_site.py [--dest _docs]"""
-import argparse, base64, copy, gc, json, os, posixpath, re, shutil, sys, time
+import argparse, base64, copy, json, os, posixpath, re, shutil, sys, time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import api
 from nbpages import (ROOT, Notebook, callouts, directives, find_notebooks, is_external, link_notebooks, map_links, map_prose,
                      settings, text)
-from quick_sphinx import hasten
 
 HERE = Path(__file__).resolve().parent
 MATHJAX = HERE/'vendor'/'mathjax'/'tex-svg-full.js'
@@ -297,17 +296,15 @@ def sphinx_conf(cfg:dict) -> dict:
         html_show_sourcelink=False, html_copy_source=False, html_show_sphinx=False, html_last_updated_fmt=None,
         html_domain_indices=False)
 
-def run_sphinx(src:Path, dest:Path, conf:dict, verbose:bool=False) -> int:
-    "Build the HTML; the number of warnings, which are printed as they come"
+def run_sphinx(src:Path, dest:Path, conf:dict, verbose:bool=False, jobs:int=1) -> int:
+    "Build the HTML as `sphinx-build -W --keep-going` does; its exit code, after the warnings"
+    from sphinx.cmd.build import build_main
     static = src/'_static'
     static.mkdir()
     for f in [MATHJAX, *(HERE/'docs_static').iterdir()]: shutil.copy(f, static)
     (src/'conf.py').write_text('\n'.join(f'{k} = {v!r}' for k, v in conf.items()) + '\n', encoding='utf-8')
-    from sphinx.application import Sphinx
-    app = Sphinx(src, src, dest, src.parent/'doctrees', 'html', freshenv=True, status=sys.stdout if verbose else None, warning=sys.stderr)
-    hasten(app)
-    app.build(force_all=True)
-    return app._warncount
+    options = ['-W', '--keep-going', '--fresh-env', '-j', str(jobs), *([] if verbose else ['-q'])]
+    return build_main([*options, '-d', str(src.parent/'doctrees'), str(src), str(dest)])
 
 _remote = re.compile(r'<(?:script|img|iframe|source)\b[^>]*\bsrc=["\']?(?:https?:)?//[^"\'> ]+'
                      r'|<link\b(?![^>]*rel=["\']?(?:canonical|author|license))[^>]*\bhref=["\']?(?:https?:)?//[^"\'> ]+'
@@ -318,25 +315,26 @@ def remote_references(dest:Path) -> list[str]:
     files = [f for f in dest.rglob('*') if f.suffix in ('.html', '.css')]
     return [f'{f.relative_to(dest)}: {m[0]}' for f in files for m in _remote.finditer(f.read_text(encoding='utf-8'))]
 
-def build(dest:Path, root:Path=ROOT, verbose:bool=False) -> list[str]:
+def build(dest:Path, root:Path=ROOT, verbose:bool=False, jobs:int=1) -> list[str]:
     "Build the site into `dest`; the problems found"
     with TemporaryDirectory(prefix='dew_nb-docs-') as tmp:
         src, html = Path(tmp).resolve()/'src', Path(tmp).resolve()/'html'
         src.mkdir()
         notebooks = write_pages(src, root)
-        n = run_sphinx(src, html, sphinx_conf(settings(root)), verbose)
+        code = run_sphinx(src, html, sphinx_conf(settings(root)), verbose, jobs)
+        if not (html/'index.html').exists(): return ['Sphinx failed, as said above; the site is left as it was']
         shutil.rmtree(dest, ignore_errors=True)
         shutil.copytree(html, dest, ignore=shutil.ignore_patterns('.buildinfo', '_sources'))
     missing = [f'no page for {o.rel}' for o in notebooks if not (dest/f'{o.doc}.html').exists()]
-    return ([f'{n} warnings, listed above'] if n else []) + missing + remote_references(dest)
+    return (['warnings or errors of Sphinx, listed above'] if code else []) + missing + remote_references(dest)
 
 def main():
     p = argparse.ArgumentParser(description='Build the docs site from the notebooks\' stored outputs')
     p.add_argument('--dest', type=Path, default=ROOT/settings()['doc_path'], help='where to write the site')
     p.add_argument('--verbose', action='store_true', help="show Sphinx's progress")
+    p.add_argument('--jobs', type=int, default=1, help='processes that Sphinx may use')
     args, start = p.parse_args(), time.time()
-    gc.disable()                                    # Sphinx keeps nearly all that it makes: looking through it is in vain
-    problems = build(args.dest.resolve(), verbose=args.verbose)
+    problems = build(args.dest.resolve(), verbose=args.verbose, jobs=args.jobs)
     for o in problems: print(f'docs: {o}', file=sys.stderr)
     if not problems: print(f'Docs built in {time.time()-start:.0f} s: {os.path.relpath(args.dest)}/index.html')
     sys.exit(bool(problems))

@@ -1,0 +1,7 @@
+import pytest
+
+
+def pytest_collection_modifyitems(items):
+    "A file's tests stay on one worker (`--dist loadgroup`), for they share what its fixtures made; notebooks go one by one"
+    for o in items:
+        if o.path.name != 'test_notebooks.py': o.add_marker(pytest.mark.xdist_group(o.path.stem))
