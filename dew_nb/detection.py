@@ -27,6 +27,7 @@ from .graphs import send
 from .keynull import Anchor, TextSums, sample_positions, sampled_sum
 from .registry import CONTEXTS, RULES, file_class
 from .scheme import DEW, bound
+from .stopping import checkpoint
 from .text import (
     LONG, Reader, check_many, check_one_or_many, check_reading)
 from .whitening import unit_rows
@@ -229,6 +230,7 @@ def measure_long(
     some = np.flatnonzero(doc.first)
     some, kept = some[sample_positions(len(some)).numpy()], []
     for i in range(0, len(doc), LONG):
+        checkpoint()
         at, here = slice(i, i+LONG), some[(some >= i) & (some < i+LONG)] - i
         c = _contexts(schemes[0], doc.windows[at]).to(device)
         u = unit_rows(c.float())
@@ -334,6 +336,7 @@ def detect_iter(self:Detector,
     "Results one by one, in order; memory stays bounded"
     before = None
     for docs in self.reader.groups(texts):
+        checkpoint()
         now = docs, *measure([self.scheme], docs)
         if before: yield from self.results(*before)
         before = now

@@ -17,6 +17,7 @@ from fastcore.basics import patch
 # %% ../nbs/27_keynull.ipynb #c004
 from .graphs import send
 from .null import NormalNull, TextNull
+from .stopping import checkpoint
 from .whitening import unit_rows
 
 # %% ../nbs/27_keynull.ipynb #c007
@@ -87,6 +88,7 @@ def rest_sum(
     "Σ over their pairs of what the linear form leaves out of K"
     total = r.new_zeros((), dtype=torch.float64)
     for i in range(0, len(r), step):
+        checkpoint()
         rho_T, rho_C = (x[i:i+step] @ x[i:].T for x in (r, c))
         rest = (kernel(rho_T, rho_C) - (kernel.slope or 0.)*rho_T*rho_C).double()
         square = rest[:, :len(rest)]                            # the others stand for two pairs
@@ -175,6 +177,7 @@ def pairs(self:TextSums,
     "For each key Σ_ij K_ij of each text, in the order of `texts`"
     out = [[] for _ in rules]
     for _,at,mask in self.groups:
+        checkpoint()
         u = c[at]
         rho_C = u @ u.transpose(-1, -2) if u.shape[-2] <= EXACT else None
         for sums,(kernel,rows) in zip(out, rules):
