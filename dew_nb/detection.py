@@ -260,7 +260,7 @@ class Detector:
     @property
     def meta(self) -> dict: return self.scheme.meta
     @property
-    def key(self) -> str: return self.meta.get('key', '')
+    def key(self) -> str: return str(self.meta.get('key', ''))
     @property
     def dedup(self) -> bool: return self.reader.dedup
     @property

@@ -152,7 +152,7 @@ addEventListener('drop', e => { if (e.dataTransfer.files[0]) take(e.dataTransfer
 def _rows(model):
     "The fields of a model of the description, as rows"
     kind = lambda f: ' or '.join(filter(None, [f.get('type')] + [k.get('type') for k in f.get('anyOf', [])]))
-    return ''.join(f'<tr><td><code>{html.escape(n)}</code></td><td>{kind(f)}</td><td>{html.escape(f.get("description", ""))}</td></tr>'
+    return ''.join(f'<tr><td><code>{html.escape(n)}</code></td><td>{html.escape(kind(f))}</td><td>{html.escape(f.get("description", ""))}</td></tr>'
                    for n,f in model['properties'].items())
 
 # %% ../nbs/83_pages.ipynb #c028
@@ -160,7 +160,7 @@ def docs_html(
     api:dict # the service's OpenAPI description
 ) -> str:
     "The description as a page"
-    routes = ''.join(f'<h2><code>{verb.upper()} {path}</code></h2><p>{html.escape(o.get("description", ""))}</p>'
+    routes = ''.join(f'<h2><code>{html.escape(f"{verb.upper()} {path}")}</code></h2><p>{html.escape(o.get("description", ""))}</p>'
                      for path,verbs in api['paths'].items() for verb,o in verbs.items())
     models = api['components']['schemas']
     tables = ''.join(f'<h2>{t}</h2><table><tr><th>field</th><th>type</th><th>meaning</th></tr>{_rows(models[m])}</table>'

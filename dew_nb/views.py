@@ -97,7 +97,7 @@ def verdict_html(
 ) -> str:
     "'marked', 'not marked', or 'too short to say' where nothing could be scored, in bold"
     word = word or ('marked' if r.marked(alpha) else 'not marked' if r.n_scored else 'too short to say')
-    return f'<b>{word}</b> at {alpha:g}'
+    return f'<b>{html.escape(word)}</b> at {alpha:g}'
 
 # %% ../nbs/32_views.ipynb #c020
 def result_html(
@@ -160,16 +160,16 @@ def marked_text(
     limit:int # characters to show, or to the end of a span
 ) -> str:
     "The text with its marked passages as HTML"
-    out, at = [], 0
+    out, at, text = [], 0, clean(r.text)
     for s in r.spans:
         tip = f'z {s.z:+.2f}, p {s.p_value:.2g}, {s.n_scored} positions'
-        out += [html.escape(r.text[at:s.start]),
+        out += [html.escape(text[at:s.start]),
                 f'<mark title="{tip}" style="background:rgba(222,143,5,.45)">',
-                html.escape(r.text[s.start:s.end]), '</mark>']
+                html.escape(text[s.start:s.end]), '</mark>']
         at = s.end
         if at > limit: break
-    more = '<i> … and more</i>' if max(at, limit) < len(r.text) else ''
-    return ''.join(out) + html.escape(r.text[at:max(at, limit)]) + more
+    more = '<i> … and more</i>' if max(at, limit) < len(text) else ''
+    return ''.join(out) + html.escape(text[at:max(at, limit)]) + more
 
 # %% ../nbs/32_views.ipynb #c030
 def scan_html(
