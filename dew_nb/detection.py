@@ -29,7 +29,7 @@ from .registry import CONTEXTS, RULES, file_class
 from .scheme import DEW, bound
 from .stopping import checkpoint
 from .text import (
-    LONG, Reader, check_many, check_one_or_many, check_reading)
+    LONG, Reader, check_many, check_one_or_many, check_reading, clean)
 from .whitening import unit_rows
 
 # %% ../nbs/31_detection.ipynb #0639cfab
@@ -260,7 +260,7 @@ class Detector:
     @property
     def meta(self) -> dict: return self.scheme.meta
     @property
-    def key(self) -> str: return str(self.meta.get('key', ''))
+    def key(self) -> str: return clean(str(self.meta.get('key', '')))
     @property
     def dedup(self) -> bool: return self.reader.dedup
     @property

@@ -1,5 +1,6 @@
 "Detector files from strangers: nothing they name is run, a changed one is refused, and what they say is only text"
-import json, re, subprocess, sys
+import csv, json, re, subprocess, sys
+from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -214,3 +215,82 @@ def test_dew_mark_makes_and_uses_keys(tmp_path):
     assert 'exists already' in call_command(dew_mark, '--new-sign-key', str(tmp_path/'k.pem'))[2]
     assert '--sign-key needs --save-detector' in call_command(dew_mark, 'Hello', '--sign-key', str(tmp_path/'k.pem'))[2]
     assert 'the public half' in call_command(dew_mark, 'Hello', '--save-detector', str(tmp_path/'d.dew'), '--sign-key', str(tmp_path/'k.pem.pub'))[2]
+
+
+# ---------------------------------------------------------------- what a file says is only text
+BAD = '<script>alert(1)</script>"\'><img src=x onerror=alert(1)>\x1b]0;title\x07\x1b[2J=1+1'
+
+
+class Tags(HTMLParser):
+    "Elements and attributes of a page"
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.attrs = set(), set()
+        self.feed(page)
+        self.close()
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.attrs |= {k for k,_ in attrs}
+
+
+def harmless(page):
+    t = Tags(page)
+    assert not t.tags & {'script', 'img', 'iframe', 'object', 'embed', 'link', 'base', 'form'}, t.tags
+    assert not [a for a in t.attrs if a.startswith('on') or a in ('href', 'src', 'srcdoc')], t.attrs
+    assert 'alert(1)' not in page or '&lt;script&gt;alert(1)' in page
+
+
+@pytest.fixture(scope='module')
+def bad(made, host):
+    "Two detector files whose metadata is made of markup and control characters"
+    names = dict.fromkeys(('key', 'host', 'donor', 'encoder', 'tokenizer_digest', 'host_digest', 'config_digest', 'more'), BAD)
+    compiled = build(host, contexts='compiled', rule='tournament', layers=4, null='key').detector().save(made['dir']/'plain.dew')
+    return dict(bias=forge(made['det'], made['dir']/'bad.dew', **names), compiled=forge(compiled, made['dir']/'bad_compiled.dew', **names))
+
+
+def test_the_page_of_markup_is_seen():
+    with pytest.raises(AssertionError): harmless(f'<p>{BAD}</p>')
+
+
+def test_results_are_escaped(bad):
+    det = Detector.load(bad['bias'], encoder=Letters())
+    assert det.key == BAD
+    for r in (det.detect(TEXT + BAD), det.scan(TEXT + BAD)): harmless(r.to_html())
+
+
+def test_reports_and_terminals(bad, tmp_path):
+    page, ask = tmp_path/'page.html', lambda *a: call_command(dew_detect, '--detector', str(bad['compiled']), *map(str, a))
+    code, out, err = ask('--text', TEXT + BAD, '--html', page)
+    assert code in (0, 1), err
+    harmless(page.read_text(encoding='utf-8').replace('<meta http-equiv', '<meta data'))
+    assert "default-src 'none'" in page.read_text(encoding='utf-8')
+    for said in (out, ask('--info')[1], ask('--text', BAD + TEXT, '--scan')[1]): assert said and '\x1b' not in said and '\x07' not in said
+    row = next(csv.DictReader(ask('--text', TEXT, '--csv')[1].splitlines()))
+    assert row['key'] == BAD and not row['name'].startswith('=')
+    equals = forge(bad['compiled'], tmp_path/'equals.dew', key='=1+1')
+    row = next(csv.DictReader(call_command(dew_detect, '--detector', str(equals), '--text', TEXT, '--csv')[1].splitlines()))
+    assert row['key'] == "'=1+1"
+
+
+@pytest.mark.parametrize('key', [7, None, ['a'], {'a': 1}, '\ud800'])
+def test_a_key_that_is_no_string(bad, tmp_path, key):
+    path = forge(bad['compiled'], tmp_path/'odd.dew', key=key)
+    for more in (['--json'], ['--csv'], ['--html', tmp_path/'page.html'], ['--info'], []):
+        code, out, err = call_command(dew_detect, '--detector', str(path), '--text', TEXT, *map(str, more))
+        assert code in (0, 1), err
+
+
+def test_the_service_escapes_too(bad):
+    pytest.importorskip('fastapi')
+    from dew_nb.service import make_app
+    from starlette.testclient import TestClient
+    client = TestClient(make_app({BAD: Detector.load(bad['compiled'])}), base_url='http://localhost')
+    for path in ('/detect', '/scan'):
+        r = client.post(path, json=dict(text=TEXT + BAD, html=True))
+        assert r.status_code == 200
+        harmless(r.json()['results'][0]['html'])
+        assert r.headers['content-type'] == 'application/json' and r.headers['x-content-type-options'] == 'nosniff'
+    for path in ('/', '/docs'):
+        r = client.get(path)
+        assert BAD not in r.text and 'alert(1)' not in re.sub('&lt;script&gt;alert\\(1\\)|onerror=alert\\(1\\)&gt;', '', r.text)
+        assert "script-src 'self'" in r.headers['content-security-policy'] and 'unsafe-inline' not in r.headers['content-security-policy'].replace("style-src-attr 'unsafe-inline'", '')
