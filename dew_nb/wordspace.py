@@ -179,7 +179,6 @@ def _learn(self:Lexicon, words, known, vectors):
 @patch
 def _hold(self:Lexicon, words):
     "A lease on words that are known, and on no others"
-    while self.back: self.held[self.back.popleft()] -= 1
     at = np.fromiter((self.numbers[w] for w in words), np.int64, len(words)) - self.reserved
     self.held[at] += 1
     self.used[at] = self.clock
@@ -197,6 +196,7 @@ def numbered(self:Lexicon,
         with self.lock:
             new = [w for w in words if w not in self.numbers and w not in known]
             if not new:
+                while self.back: self.held[self.back.popleft()] -= 1     # leases that are over
                 self.clock += 1
                 self.used[[self.numbers[w] - self.reserved for w in words if w in self.numbers]] = self.clock
                 self._learn(words, known, torch.cat(parts))
