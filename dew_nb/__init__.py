@@ -7,7 +7,8 @@ _os.environ.setdefault('OMP_WAIT_POLICY', 'PASSIVE')  # before torch: its idle t
 
 _HOME = dict(DEW='scheme', DEWConfig='config', Detector='detection', DetectionResult='detection', SecretKey='keys', TokenTable='tables',
              load_host='hosts', load_encoder='encoders', wrap_host='hosts', wrap_encoder='encoders', NullCalibration='calibration',
-             identify='identification', ScanResult='scan')
+             identify='identification', ScanResult='scan',
+             register_rule='registry', register_contexts='registry')
 __all__ = sorted(_HOME)
 
 def __getattr__(name):

@@ -20,9 +20,10 @@ from fastcore.basics import patch
 from tokenizers import Tokenizer
 
 # %% ../nbs/22_context.ipynb #c004
-from .encoders import wrap_encoder
+from .encoders import Encoder, wrap_encoder
 from .graphs import FixedShapeEncoder, send
 from .keys import SecretKey, keyed_unit_vectors
+from .stopping import checkpoint, waiting
 from .tokenization import backend, special_ids
 from .whitening import Whitening, unit_rows
 from .windows import WindowTexts, unique_rows
@@ -152,10 +153,13 @@ class ContextEncoder:
 def _ask(self:ContextEncoder, windows, check=True, transformed=True):
     "Vectors of windows from the encoder"
     texts = self.texts.decode(windows)
+    if isinstance(self.encoder, Encoder) and not self.fast: e = encode_texts(self.encoder, texts)
+    else:
+        with waiting(self.lock):
+            if self.fast: e = self.fast.encode(texts, convert_to_tensor=True)
+            else: e = encode_texts(self.encoder, texts)
     with self.lock:
         self.encoded += len(texts)
-        if self.fast: e = self.fast.encode(texts, convert_to_tensor=True)
-        else: e = encode_texts(self.encoder, texts)
         self.transform = transform = self.transform.to(e.device)
     if check and not torch.isfinite(e).all():
         raise ValueError('The encoder returned values that are not finite (NaN or inf)')
@@ -208,7 +212,10 @@ def keep_tokenizer(
 
 # %% ../nbs/22_context.ipynb #c056
 @lru_cache(4)
-def _tokenizer_of(text): return Tokenizer.from_str(text)
+def _tokenizer_of(text):
+    "A tokenizer from its JSON; what is none is a `ValueError`"
+    try: return Tokenizer.from_str(text)
+    except Exception as e: raise ValueError(f'This file holds no tokenizer that can be read: {e}') from None
 
 def kept_tokenizer(
     tensors:dict # from `keep_tokenizer`; others may be among them
@@ -278,8 +285,11 @@ def encode(self:HashedContexts,
     "(N, n) unit vectors"
     windows = np.asarray(windows, np.int64)
     first, inverse = unique_rows(windows)
-    v = keyed_unit_vectors(SecretKey(self.secret), 'window', windows[first], self.n)
-    return torch.from_numpy(v[inverse]).to(self.device)
+    key, parts = SecretKey(self.secret), [np.empty((0, self.n), np.float32)]
+    for i in range(0, len(first), 4096):
+        checkpoint()
+        parts.append(keyed_unit_vectors(key, 'window', windows[first[i:i+4096]], self.n))
+    return torch.from_numpy(np.concatenate(parts)[inverse]).to(self.device)
 
 # %% ../nbs/22_context.ipynb #c066
 @patch

@@ -20,6 +20,7 @@ from torch.nn.functional import pad
 
 # %% ../nbs/33_scanlaw.ipynb #c004
 from .keynull import sidak
+from .stopping import checkpoint
 from .whitening import unit_rows
 
 # %% ../nbs/33_scanlaw.ipynb #c007
@@ -68,6 +69,7 @@ def tile(self:CellPairs,
     j:int # column of tiles
 ) -> torch.Tensor:
     "(TILE, TILE) sums over pairs of cells; 0 beyond the end of the text"
+    checkpoint()
     w = TILE*self.stride
     a, b = slice(i*w, (i+1)*w), slice(j*w, (j+1)*w)
     k = self.kernel(self.r[a] @ self.r[b].T, self.c[a] @ self.c[b].T)
@@ -128,6 +130,7 @@ def largest(
     "(B,) largest handicapped z of each column"
     sums, best = pad(cells.cumsum(0), (0, 0, 1, 0)), None
     for m,s,h in zip(lengths, inv, handicap):
+        checkpoint()
         z = ((sums[m:] - sums[:-m])*s[:,None].to(sums)).amax(0) - h
         best = z if best is None else torch.maximum(best, z)
     return best
@@ -235,8 +238,10 @@ def null_scores(
         return tuple(torch.cat(x, -1) for x in zip(*parts))
     generator = torch.Generator(r.device).manual_seed(seed)
     keys, step = draw_keys(kernel, r.shape[1], c.shape[1], B, generator, M), TILE*stride
-    sums = [cell_sums(keys.scores(r[i:i+step], c[i:i+step]), stride)
-            for i in range(0, len(r), step)]
+    sums = []
+    for i in range(0, len(r), step):
+        checkpoint()
+        sums.append(cell_sums(keys.scores(r[i:i+step], c[i:i+step]), stride))
     S = torch.zeros(B, device=r.device)
     if anchor is not None: S = anchor_scores(anchor, keys, r, generator)
     return torch.cat([torch.zeros(0, B, device=r.device), *sums]), S

@@ -20,8 +20,8 @@ from safetensors import safe_open
 from .config import HASHED
 from .detection import Detector
 from .graphs import RecordedFunction
+from .registry import CONTEXTS, RULES, file_class
 from .rows import Texts, cut_tails, more_rows, power_of_two, stood_before, windows_at
-from .scheme import CONTEXTS, RULES, find_class
 from .tokenization import tokenizer_digest
 from .tournament import said_alike, spread
 from .windows import special_mask
@@ -69,7 +69,7 @@ def acts_last(
     path:Path # what `Detector.save` wrote
 ) -> bool:
     "Whether a file's rule marks what is drawn from, after temperature, top-k and top-p"
-    return find_class(file_choices(path)['rule'], RULES, 'rule').last
+    return file_class(RULES, file_choices(path)['rule'], path).last
 
 # %% ../nbs/81_vllm.ipynb #c014
 def load_scheme(
@@ -78,11 +78,12 @@ def load_scheme(
 ):
     "The scheme of a file, to mark with"
     choices = file_choices(path)
-    space = find_class(choices['contexts'], CONTEXTS, 'contexts')
+    space = file_class(CONTEXTS, choices['contexts'], path)
     if choices['mode'] in HASHED or getattr(space, 'needs_encoder', True):
         raise ValueError(f'{path} asks an encoder at each step, and a server has no time for that: '
             "build it with DEWConfig.preset('tournament'), or another config with contexts='compiled'")
-    return Detector.load(path, device=device).scheme
+    key = os.environ.get('DEW_VERIFY_KEY', '').strip() or None
+    return Detector.load(path, device=device, verify_key=key).scheme
 
 # %% ../nbs/81_vllm.ipynb #c018
 def check_served(

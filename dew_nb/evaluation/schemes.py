@@ -20,7 +20,8 @@ from ..detection import scores_over_keys
 from ..borrowed import agnostic_scheme, donor_scheme
 from .content import content_key
 from ..hosts import load_host
-from ..scheme import DEW, RULES, find_class
+from ..registry import RULES, find_class
+from ..scheme import DEW
 from ..keys import SecretKey
 from ..config import DEWConfig
 
@@ -186,7 +187,7 @@ class DEWScheme(Scheme):
     ):
         config = config or DEWConfig.preset(preset, **changes)
         self.config, self.wm = config, None
-        self.warped = find_class(config.rule, RULES, 'rule').last
+        self.warped = find_class(RULES, config.rule).last
         self.statistic = statistic or ('z' if config.null == 'key' else 'score')
         if self.statistic not in ('score', 'z'): raise ValueError(
             f"statistic is {statistic!r}: expected 'score', 'z' or None")
