@@ -17,6 +17,7 @@ from tqdm.auto import tqdm
 
 # %% ../nbs/31_detection.ipynb #np004
 from .artefacts import load_artefact, save_artefact
+from .assets import ASSETS
 from .calibration import NullCalibration
 from .config import DEWConfig
 from .context import HashedContexts
@@ -24,9 +25,11 @@ from .encoders import load_encoder, wrap_encoder
 from .fingerprint import Fingerprint
 from .graphs import send
 from .keynull import Anchor, HiddenLayers, TextSums, hidden_seed, pair_sum
-from .scheme import CONTEXTS, DEW, RULES, bound, find_class
+from .registry import CONTEXTS, RULES, file_class
+from .scheme import DEW, bound
+from .stopping import checkpoint
 from .text import (
-    LONG, Reader, check_many, check_one_or_many, check_reading)
+    LONG, Reader, check_many, check_one_or_many, check_reading, clean)
 from .whitening import unit_rows
 
 # %% ../nbs/31_detection.ipynb #0639cfab
@@ -231,6 +234,7 @@ def measure_long(
     counted = send(doc.tokens[doc.first], device)
     parts = [_LongSums(s, counted, few) for s in schemes]
     for i in range(0, len(doc), LONG):
+        checkpoint()
         at = slice(i, i+LONG)
         c = _contexts(schemes[0], doc.windows[at]).to(device)
         u = unit_rows(c.float())
@@ -260,7 +264,7 @@ class Detector:
     @property
     def meta(self) -> dict: return self.scheme.meta
     @property
-    def key(self) -> str: return self.meta.get('key', '')
+    def key(self) -> str: return clean(str(self.meta.get('key', '')))
     @property
     def dedup(self) -> bool: return self.reader.dedup
     @property
@@ -336,6 +340,7 @@ def detect_iter(self:Detector,
     "Results one by one, in order; memory stays bounded"
     before = None
     for docs in self.reader.groups(texts):
+        checkpoint()
         now = docs, *measure([self.scheme], docs)
         if before: yield from self.results(*before)
         before = now
@@ -398,7 +403,8 @@ def _under_key(scheme, groups):
 # %% ../nbs/31_detection.ipynb #c058
 @patch
 def save(self:Detector,
-    path:str|Path # where to
+    path:str|Path, # where to
+    sign_key=None # private key or its file, to sign with (`dew_nb.signing`); None: no signature
 ) -> Path:
     "Write the detector as one safetensors file: keyed material, whoever has it can detect and forge"
     s = self.scheme
@@ -411,15 +417,20 @@ def save(self:Detector,
         state, arrays = self.calibration.to_state()
         meta['calibration'] = dict(state=state, group=self.group, kind=self.p_kind)
         tensors |= {k: torch.from_numpy(np.asarray(v)) for k,v in arrays.items()}
-    return save_artefact(path, 'detector', tensors, meta)
+    return save_artefact(path, 'detector', tensors, meta, sign_key)
 
 # %% ../nbs/31_detection.ipynb #c060
 def _named_encoder(meta):
-    "The encoder that a detector names"
-    try: return load_encoder(meta['encoder'])
+    "The encoder that a detector names, if it is one of this package's"
+    name = meta.get('encoder')
+    if not isinstance(name, str) or name not in ASSETS: raise ValueError(
+        f'This detector was built with the encoder {name!r}. A file does not decide what is loaded '
+        f'from folders or hubs: if you trust that one, say Detector.load(path, encoder='
+        f'load_encoder({name!r})), or --encoder NAME on the command line')
+    try: return load_encoder(name)
     except (OSError, ValueError) as e: raise ValueError(
-        f'This detector was built with the encoder {meta["encoder"]!r}, which cannot be loaded by '
-        f'that name ({e}). Give it yourself: Detector.load(path, encoder=...)') from None
+        f'This detector was built with the encoder {name!r}, which cannot be loaded by that '
+        f'name ({e}). Give it yourself: Detector.load(path, encoder=...)') from None
 
 def _other(encoder, meta):
     "How an encoder differs from the one of a file; None: not at all"
@@ -441,7 +452,7 @@ def _load_contexts(tensors, meta, config, encoder, device, check):
     if 'hashed' in tensors:
         device = device or 'cpu'
         return HashedContexts.from_state(tensors, meta['n'], config.k, device), device
-    space = find_class(config.contexts, CONTEXTS, 'contexts')
+    space = file_class(CONTEXTS, config.contexts)
     if not getattr(space, 'needs_encoder', True):
         return space.from_state(tensors, meta, config.k).to(device or 'cpu'), device or 'cpu'
     encoder = _named_encoder(meta) if encoder is None else wrap_encoder(encoder)
@@ -449,35 +460,48 @@ def _load_contexts(tensors, meta, config, encoder, device, check):
     contexts = space.from_state(tensors, meta, config.k, encoder)
     return contexts, device or getattr(encoder, 'device', 'cpu')
 
+# %% ../nbs/31_detection.ipynb #3f47c521
 def _load_config(path, meta):
     "The configuration of a file"
-    try: return DEWConfig(**meta['config'])
+    try: return DEWConfig(**(meta.get('config') or {'no field': None}))
     except TypeError as e: raise ValueError(
         f'{path} has a configuration that this dew_nb does not know ({e}). '
         'Use the release of dew_nb that wrote it.') from None
+
+def _load_scheme(path, t, meta, encoder, device, check):
+    "The scheme of a file; what belongs to it alone is taken out of `meta`"
+    config = _load_config(path, meta)
+    rule = file_class(RULES, config.rule, path)
+    contexts, device = _load_contexts(t, meta, config, encoder, device, check)
+    meta.pop('transform', None)
+    anchor = meta.pop('anchor', None)
+    if anchor: anchor = Anchor(t['anchor'].to(device), **anchor)
+    rule = bound(contexts, rule.from_state(t, meta, config, device))
+    return DEW(config, rule, contexts, None, anchor)
+
+def _from_file(cls, path, t, meta, encoder, device, check):
+    "The detector of a file's tensors and metadata"
+    dedup, cal, reading = (meta.pop(k, o) for k,o in (('dedup', None), ('calibration', None), ('reading', 'auto')))
+    det = cls(_load_scheme(path, t, meta, encoder, device, check), dedup=dedup, reading=reading)
+    if not cal: return det
+    arrays = {k: v.numpy() for k,v in t.items() if k.startswith('calibration.')}
+    return det.calibrated(NullCalibration.from_state(cal['state'], arrays), cal['group'], cal['kind'])
 
 # %% ../nbs/31_detection.ipynb #c064
 @patch(cls_method=True)
 def load(cls:Detector,
     path:str|Path, # what `save` wrote
-    encoder=None, # the encoder it was built with; None: load it by its name
+    encoder=None, # the encoder it was built with; None: load it by its name, if it is an asset
     device=None, # where to put the table; None: the encoder's
-    check:bool=True # refuse an encoder that gives other vectors
+    check:bool=True, # refuse an encoder that gives other vectors
+    verify_key=None # public key that must have signed the file, or its file; None: anybody may have
 ) -> Detector:
-    "Read a detector back; needs no host model and no hub"
-    t, meta = load_artefact(path, 'detector')
-    config = _load_config(path, meta)
-    contexts, device = _load_contexts(t, meta, config, encoder, device, check)
-    dedup, cal, anchor = (meta.pop(k, None) for k in ('dedup', 'calibration', 'anchor'))
-    meta.pop('transform', None)
-    reading = meta.pop('reading', 'auto')
-    if anchor: anchor = Anchor(t['anchor'].to(device), **anchor)
-    rule = bound(contexts, find_class(config.rule, RULES, 'rule').from_state(t, meta, config, device))
-    det = cls(DEW(config, rule, contexts, None, anchor), dedup=dedup, reading=reading)
-    if not cal: return det
-    arrays = {k: v.numpy() for k,v in t.items() if k.startswith('calibration.')}
-    null = NullCalibration.from_state(cal['state'], arrays)
-    return det.calibrated(null, cal['group'], cal['kind'])
+    "Read a detector back; needs no host model and no hub, and runs nothing that the file names"
+    t, meta = load_artefact(path, 'detector', verify_key=verify_key)
+    try: return _from_file(cls, path, t, meta, encoder, device, check)
+    except (KeyError, TypeError, AttributeError, IndexError) as e: raise ValueError(
+        f'{path} lacks or garbles what a detector needs ({type(e).__name__}: {e}). '
+        'Ask its author for a good copy, or build it again.') from e
 
 # %% ../nbs/31_detection.ipynb #c071
 @patch

@@ -22,6 +22,7 @@ from .assets import ASSETS, DEFAULT_ENCODER, file_digest
 from .fingerprint import PROBES, Fingerprint
 from .hosts import (array_digest, find_model, no_progress_bars,
                           pick_device, quoted_name)
+from .stopping import checkpoint
 from .tokenization import hash_strings, tokenizer_digest
 
 # %% ../nbs/13_encoders.ipynb #fcc13917
@@ -107,6 +108,7 @@ def _distinct(self:Encoder, texts:list[str]) -> torch.Tensor:
     "Vectors of texts, the longest first, in batches within the budget"
     out, i = torch.empty(len(texts), self.dim, device=self.device), 0
     while i < len(texts):
+        checkpoint()
         n = max(1, self.budget // (len(texts[i]) + len(self.prefix) + 8))
         e = self._batch(texts[i:i+n])
         if e is None: continue

@@ -96,6 +96,8 @@ def text_field(
     try: record = json.loads(line.strip())
     except json.JSONDecodeError as e: raise UsageError(
         f'{where} is not JSON: {e.msg} at character {e.pos+1}') from None
+    except (RecursionError, ValueError) as e: raise UsageError(
+        f'{where} cannot be read as JSON: it is nested too deeply, or has a number that is too long') from None
     if not isinstance(record, dict): raise UsageError(f'{where}: a JSON object is expected')
     if field not in record: raise UsageError(
         f'{where} has no field {field!r}; it has {", ".join(map(repr, record))}')
@@ -120,7 +122,9 @@ def raw_lines(
 ):
     "(line, encoding) of a file; a line is decoded already where encoding is None"
     found = encoding_of(f.peek(4)[:4], encoding)
-    if wide(found): yield from ((line, None) for line in io.TextIOWrapper(f, found))
+    if wide(found):
+        try: yield from ((line, None) for line in io.TextIOWrapper(f, found))
+        except UnicodeError as e: raise UsageError(f'the file is not {found} ({e}){NO_TEXT}') from None
     else:
         if start: f.seek(start)
         for line in f:
@@ -138,15 +142,16 @@ def json_lines(
     first:int=1 # number of its first line
 ):
     "(line number, text or `UsageError`) for the lines of a JSON-lines file that are not empty"
-    source = 'standard input' if name == '-' else name
+    source, i = 'standard input' if name == '-' else name, first - 1
     with open_bytes(name) as f:
-        for i,(line,known) in enumerate(raw_lines(f, encoding, start, end), first):
-            if not line.strip(): continue
-            where = f'{source}, line {i}'
-            try:
-                if known: line = as_text(line, known, where)
-                yield i, text_field(line, field, where)
-            except UsageError as e: yield i, e
+        try:
+            for i,(line,known) in enumerate(raw_lines(f, encoding, start, end), first):
+                if not line.strip(): continue
+                where = f'{source}, line {i}'
+                try: found = text_field(as_text(line, known, where) if known else line, field, where)
+                except UsageError as e: found = e
+                yield i, found
+        except UsageError as e: yield i+1, UsageError(f'{source}, line {i+1}: {e}')
 
 # %% ../nbs/85_inputs.ipynb #c034
 def shorten(

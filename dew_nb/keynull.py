@@ -16,6 +16,7 @@ from fastcore.basics import patch
 from torch.nn.functional import embedding_bag
 from .graphs import send
 from .null import NormalNull, TextNull
+from .stopping import checkpoint
 from .whitening import unit_rows
 
 # %% ../nbs/27_keynull.ipynb #c007
@@ -71,6 +72,7 @@ def block_sum(
     if r.ndim > 2: return torch.stack([block_sum(kernel, x, y, step) for x,y in zip(r, c)])
     total = r.new_zeros((), dtype=torch.float64)
     for i in range(0, len(r), step):
+        checkpoint()
         K = kernel(r[i:i+step] @ r[i:].T, c[i:i+step] @ c[i:].T)
         square = K[:, :len(K)]
         itself = square.diagonal()
@@ -157,6 +159,7 @@ def add(self:HiddenLayers,
     own, which = r.unique(dim=0, return_inverse=True)
     order = which.argsort(stable=True)
     while i < self.layers:
+        checkpoint()
         M, a = self.draw(i, r.shape[1], c.shape[1], r.device)
         for at in order.split(max(1, BUDGET//M.shape[1])):
             few, of = torch.unique_consecutive(which[at], return_inverse=True)
@@ -247,6 +250,7 @@ def pairs(self:TextSums,
     "For each key Σ_ij K_ij of each text, in the order of `texts`"
     out = [[] for _ in rules]
     for _,at,mask in self.groups:
+        checkpoint()
         u = c[at]
         rho_C = u @ u.transpose(-1, -2) if u.shape[-2] <= min(self.exact, AT_ONCE) else None
         for sums,(kernel,rows) in zip(out, rules):

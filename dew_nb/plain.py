@@ -4,19 +4,20 @@
 
 # %% auto #0
 __all__ = ['UNSEEN', 'DRESSED', 'ACCENTED', 'WIDE', 'CJK', 'WORD', 'BEYOND', 'SPACES', 'HYPHENS', 'CODE', 'ENTITY', 'RUN',
-           'EMPHASIS', 'SIGNS', 'TITLE', 'TAG', 'CURLY', 'EMOJI', 'KINDS', 'LEAST', 'SHARES', 'MAYBE', 'USUAL', 'Plain',
-           'as_given', 'change', 'where', 'invisible', 'letters', 'latin_double', 'lookalikes', 'spaces', 'entities',
-           'blanks', 'emphasis', 'tags', 'quotes', 'emoji', 'wanted', 'undoable', 'normalise', 'undo_all']
+           'EMPHASIS', 'TITLE', 'TAG', 'CURLY', 'EMOJI', 'KINDS', 'LEAST', 'SHARES', 'MAYBE', 'USUAL', 'PASSES',
+           'Plain', 'as_given', 'change', 'where', 'invisible', 'letters', 'latin_double', 'lookalikes', 'spaces',
+           'entities', 'blanks', 'emphasis', 'tags', 'quotes', 'emoji', 'wanted', 'undoable', 'normalise', 'undo_all']
 
 # %% ../nbs/18_plain.ipynb #c002
 import html, re, unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 # %% ../nbs/18_plain.ipynb #c003
 import numpy as np
 from confusable_homoglyphs.categories import alias
 from confusable_homoglyphs.confusables import confusables_data
+from .stopping import checkpoint
 
 # %% ../nbs/18_plain.ipynb #f495c549
 from .layout import case, spaced, stacked, suspect, wrapped
@@ -29,6 +30,7 @@ class Plain:
     original: str # as it was given
     offsets: np.ndarray # (len(text), 2) the span of the original behind each character
     kinds: tuple = () # what was undone
+    passes: int = 0 # how often the text was gone through
     def __repr__(self): return f'Plain({self.text!r}, kinds={self.kinds})'
 
 def as_given(
@@ -39,10 +41,17 @@ def as_given(
     return Plain(text, text, np.stack([at, at+1], 1))
 
 # %% ../nbs/18_plain.ipynb #c008
-def _rows(offsets, i, j, new):
-    "Offsets of what stands for the characters i to j"
-    if len(new) == j-i: return offsets[i:j]
-    return np.repeat([[offsets[i,0], offsets[j-1,1]]], len(new), 0)
+def _moved(offsets, i, j, n):
+    "Offsets after the characters i to j of each change became n others; all three are arrays"
+    start = np.stack([np.append(0, j), np.append(i, 0)], 1).ravel()[:-1]     # of each piece, before
+    end = np.stack([np.append(i, len(offsets)), np.append(j, 0)], 1).ravel()[:-1]
+    size = end - start
+    size[1::2] = n
+    piece = np.repeat(np.arange(len(size)), size)
+    inside = np.arange(len(piece)) - (np.cumsum(size) - size)[piece]         # place within its piece
+    same = (size == end - start)[piece]
+    first = start[piece] + inside*same
+    return np.stack([offsets[first,0], offsets[np.where(same, first, end[piece]-1),1]], 1)
 
 # %% ../nbs/18_plain.ipynb #c009
 def change(
@@ -52,14 +61,14 @@ def change(
 ) -> Plain:
     "The text with some places replaced"
     if not edits: return plain
-    text, parts, rows, at = plain.text, [], [], 0
+    text, parts, at = plain.text, [], 0
     for i,j,new in edits:
-        parts += [text[at:i], new]
-        rows += [plain.offsets[at:i], _rows(plain.offsets, i, j, new)]
+        parts += text[at:i], new
         at = j
-    rows = np.concatenate([*rows, plain.offsets[at:]]).reshape(-1, 2)
+    i, j, n = (np.fromiter(x, np.int64, len(edits)) for x in (
+        (e[0] for e in edits), (e[1] for e in edits), (len(e[2]) for e in edits)))
     kinds = plain.kinds if kind in plain.kinds else (*plain.kinds, kind)
-    return Plain(''.join([*parts, text[at:]]), plain.original, rows, kinds)
+    return Plain(''.join([*parts, text[at:]]), plain.original, _moved(plain.offsets, i, j, n), kinds)
 
 # %% ../nbs/18_plain.ipynb #c012
 def where(
@@ -74,14 +83,16 @@ def where(
 # %% ../nbs/18_plain.ipynb #c015
 def _edits(pattern, text, new):
     "Changes where a pattern matches; `new` is a string or a function of the match"
-    make = new if callable(new) else lambda m: new
-    found = ((m.start(), m.end(), make(m), m[0]) for m in pattern.finditer(text))
-    return [(i, j, s) for i,j,s,old in found if s != old]
+    make, found = new if callable(new) else lambda m: new, []
+    for m in pattern.finditer(text):
+        checkpoint()
+        if (s := make(m)) != m[0]: found.append((m.start(), m.end(), s))
+    return found
 
 # %% ../nbs/18_plain.ipynb #c017
 UNSEEN = re.compile('[\x00-\x08\x0e-\x1f\x7f\xad\u034f\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u202a-\u202e'
-    '\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e01ef]'
-    '|\r(?=\n)|(?<![\u0600-\u1fff\u2010-\U0010ffff])[\u200c\u200d\ufe00-\ufe0f](?!\u20e3)')
+    '\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e01ef]+'
+    '|(?<!\r)\r+(?=\n)|(?<![\u0600-\u1fff\u2010-\U0010ffff])[\u200c\u200d\ufe00-\ufe0f]+(?!\u20e3)')
 
 def invisible(
     text:str # any text
@@ -91,7 +102,7 @@ def invisible(
 
 # %% ../nbs/18_plain.ipynb #c020
 DRESSED = re.compile('[\U0001d400-\U0001d7ff\ufb00-\ufb06]')
-ACCENTED = re.compile('[^\\W\\d_][\u0300-\u036f]+')
+ACCENTED = re.compile('[^\\W\\d_][\u0300-\u036f]{1,30}(?![\u0300-\u036f])')
 WIDE = re.compile('[\uff01-\uff5e\u3000]')
 CJK = re.compile('[\u3041-\u30ff\u3400-\u9fff\uac00-\ud7af]')
 
@@ -121,9 +132,12 @@ def latin_double(
 # %% ../nbs/18_plain.ipynb #c026
 WORD, BEYOND = re.compile(r'[^\W\d_]+'), re.compile('[\u0370-\U0010ffff]')
 
+@lru_cache(maxsize=None)
+def _latin(c): return alias(c) == 'LATIN'
+
 def _script(word):
     "'mixed', 'double' (only doubles) or 'foreign', for a word with a letter beyond Latin ones"
-    latin = [alias(c) == 'LATIN' for c in word]
+    latin = [_latin(c) for c in word]
     if all(latin): return 'latin'
     if not all(a or latin_double(c) for a,c in zip(latin, word)): return 'foreign'
     return 'mixed' if any(latin) else 'double'
@@ -134,8 +148,10 @@ def lookalikes(
 ) -> list: # changes
     "Letters of other scripts in words that are otherwise Latin, as their Latin doubles"
     if text.isascii(): return []
-    words = [(m.start(), m[0], _script(m[0])) 
-             for m in WORD.finditer(text) if BEYOND.search(m[0])]
+    words = []
+    for m in WORD.finditer(text):
+        checkpoint()
+        if BEYOND.search(m[0]): words.append((m.start(), m[0], _script(m[0])))
     kinds = {k for _,_,k in words}
     take = {'mixed'} if 'foreign' in kinds or 'mixed' not in kinds else {'mixed', 'double'}
     return [(i+n, i+n+1, latin_double(c)) for i,w,k in words if k in take
@@ -188,28 +204,37 @@ def blanks(
 _AROUND = '|'.join(rf'(?<![\w\\{c}]){c}{{1,3}}(?![\s{c}])[^{c}\n]+(?<![\s{c}]){c}{{1,3}}(?![\w{c}])'
                    for c in (r'\*', '_', '~'))
 EMPHASIS = _outside(_AROUND)
-SIGNS = re.compile(r'^([*_~]+)(.*?)([*_~]+)$', re.S)
 
 def _unwrap(i, s):
     "Two changes that take away equal signs around a phrase at i; none if they are not equal"
-    a, inner, b = SIGNS.match(s).groups()
-    if a != b or a == '~': return []
-    return [(i, i+len(a), ''), (i+len(a)+len(inner), i+len(s), '')]
+    a, b = len(s) - len(s.lstrip('*_~')), len(s.rstrip('*_~'))
+    if a >= b or s[:a] != s[b:] or s[:a] == '~': return []
+    return [(i, i+a, ''), (i+b, i+len(s), '')]
 
 # %% ../nbs/18_plain.ipynb #c042
-TITLE = re.compile(r'\s*(?:[-*+#>]+|\d+[.)])?\s*')
+TITLE = re.compile(r'([^\S\n]*)(?:([-*+#>]+)|(\d+[.)]))?([^\S\n]*)')
 
-def _in_line(text, i):
-    "Whether what begins at i has words before it on its line"
-    return not TITLE.fullmatch(text, text.rfind('\n', 0, i) + 1, i)
+def _in_lines(text, places):
+    "Whether what begins at each place, in order, has words before it on its line"
+    at, line, found = 0, TITLE.match(text), []
+    for i in places:
+        if (new := text.rfind('\n', at, i)) >= 0: line = TITLE.match(text, new+1)
+        from_ = 0 if line[2] else line.end(3) if line[3] else i+1        # where a title may begin
+        found.append(not (i <= line.end(1) or from_ <= i <= line.end()))
+        at = i
+    return found
 
+# %% ../nbs/18_plain.ipynb #4221219e
 def emphasis(
     text:str # any text
 ) -> list: # changes
     "Take away the signs that Markdown puts around emphasised words"
     if not any(c in text for c in '*_~'): return []
-    found = [m for m in EMPHASIS.finditer(text) if m['it']]
-    if 4*sum(_in_line(text, m.start()) for m in found) < len(found): return []
+    found = []
+    for m in EMPHASIS.finditer(text):
+        checkpoint()
+        if m['it']: found.append(m)
+    if 4*sum(_in_lines(text, [m.start() for m in found])) < len(found): return []
     return [e for m in found for e in _unwrap(m.start(), m['it'])]
 
 # %% ../nbs/18_plain.ipynb #c046
@@ -223,8 +248,9 @@ def tags(
 
 # %% ../nbs/18_plain.ipynb #c049
 CURLY = re.compile('[\u2018-\u201f]')
-_FACES = '(?:[\u2600-\u27bf\U0001f1e6-\U0001faff][\ufe0f\u200d\U0001f3fb-\U0001f3ff]*)+'
-EMOJI = re.compile(f'(?<=\\S) {_FACES}(?= \\S)|(?<=\\w){_FACES}(?= \\w)')
+_FACE = '\u2600-\u27bf\U0001f1e6-\U0001faff'
+_FACES = f'[{_FACE}][{_FACE}\ufe0f\u200d]*'
+EMOJI = re.compile(f'(?<=\\S) {_FACES}(?= \\S)|(?<=\\w)(?<![{_FACE}]){_FACES}(?= \\w)')
 
 def quotes(
     text:str # any text
@@ -254,6 +280,7 @@ def wanted(
     share:float=0. # changes for each word, at least
 ) -> list: # changes
     "The changes of a kind, if there are enough of them"
+    checkpoint()
     found = KINDS[kind](text)
     least = max(LEAST, share*len(text.split())) if share else 1
     return found if len(found) >= least else []
@@ -269,18 +296,21 @@ def undoable(
     return suspect(text) or bool(USUAL.search(text)) or not text.isascii() and len(CURLY.findall(text)) >= 2*len(text.split())
 
 # %% ../nbs/18_plain.ipynb #plainnrm
+PASSES = 12                             # at most, so that time grows as the length of the text
+
 def normalise(
     text:str, # any text
     shares:dict|None=None # changes for each word, at least, by kind; None: `SHARES`
 ) -> Plain:
     "A text as it is to be read"
-    plain, before = as_given(text), None
+    plain = as_given(text)
     maybe = undoable(text) if shares is None else suspect(text) or MAYBE.search(text)
     shares = (SHARES if shares is None else shares).items() if maybe else ()
-    while plain is not before:
+    for n in range(1, PASSES+1):
         before = plain
         for kind,share in shares: plain = change(plain, wanted(plain.text, kind, share), kind)
-    return plain
+        if plain is before: break
+    return replace(plain, passes=n)
 
 # %% ../nbs/18_plain.ipynb #c058
 def undo_all(

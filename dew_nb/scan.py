@@ -7,7 +7,7 @@ __all__ = ['Span', 'ScanResult', 'ScanOptions', 'Positions', 'window_laws', 'win
            'best_windows', 'join_windows', 'make_span', 'scan_note', 'scan_document', 'scan_iter', 'scan']
 
 # %% ../nbs/34_scan.ipynb #c002
-import hashlib
+from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 
 # %% ../nbs/34_scan.ipynb #c003
@@ -20,10 +20,11 @@ from tqdm.auto import tqdm
 # %% ../nbs/34_scan.ipynb #c004
 from .changes import core_pieces, whole_words
 from .graphs import send
-from .keynull import allowance, pair_sum
+from .keynull import allowance, hidden_seed, pair_sum
 from .scanlaw import ScanNull, cell_sums, handicaps, largest, null_scores
 from .scanlaw import scan_lengths, window_pair_sums
-from .text import check_one_or_many
+from .stopping import checkpoint
+from .text import LONG, check_one_or_many
 from .views import scan_html
 from .whitening import unit_rows
 
@@ -207,11 +208,11 @@ def window_z(
 # %% ../nbs/34_scan.ipynb #c033
 def text_seed(
     seed:int, # of the scan
-    ids:np.ndarray # (T,) tokens of the text
+    ids:np.ndarray, # (T,) tokens of the text
+    r:torch.Tensor # (L, w) token rows under the key
 ) -> int:
-    "A seed for the draws of one text"
-    b = f'{seed}:'.encode() + np.asarray(ids, np.int64).tobytes()
-    return int.from_bytes(hashlib.sha256(b).digest()[:7], 'big')
+    "A seed for the draws of one text, which nobody knows who has no key"
+    return hidden_seed([r], f'{seed}:'.encode() + np.asarray(ids, np.int64).tobytes())
 
 # %% ../nbs/34_scan.ipynb #c035
 def scan_null(
@@ -262,7 +263,7 @@ def of(cls:ScoredWindows,
     means, inv = window_laws(P, scheme.rule, lengths, stride)
     under = list(zip(*[window_z(p, means, inv, lengths, stride) for p in P.each()]))
     z, subkey = ([f(x, 0) for x in under] for f in (np.max, np.argmax))
-    seed = text_seed(options.seed, ids)
+    seed = text_seed(options.seed, ids, P.r)
     null = scan_null(scheme, P, inv, lengths, seed, stride, options.replicates)
     first = [np.arange(len(x))*stride for x in z]
     end = [np.minimum(a + m*stride, L) for a,m in zip(first, lengths)]
@@ -279,11 +280,15 @@ def best_windows(
     passing:np.ndarray # (W,) bool: windows to choose from
 ) -> list:
     "Windows that do not overlap, the best first: (first, end, index)"
-    out, free = [], passing.copy()
-    while free.any():
-        i = int(np.flatnonzero(free)[np.argmax(t[free])])
-        out.append((int(first[i]), int(end[i]), i))
-        free &= (end <= first[i]) | (first >= end[i])
+    out, starts, ends, at = [], [], [], np.flatnonzero(passing)
+    for i in at[np.argsort(-t[at], kind='stable')].tolist():
+        checkpoint()
+        a, b = int(first[i]), int(end[i])
+        k = bisect_right(starts, a)
+        if k and ends[k-1] > a or k < len(starts) and starts[k] < b: continue
+        starts.insert(k, a)
+        ends.insert(k, b)
+        out.append((a, b, i))
     return out
 
 # %% ../nbs/34_scan.ipynb #c046
@@ -375,8 +380,12 @@ def scan_iter(
     options = ScanOptions(alpha, shortest, longest, stride, replicates, seed)
     contexts = detector.scheme.contexts
     for docs in detector.reader.groups(texts):
-        cut, c = np.cumsum([0] + [len(d) for d in docs]), torch.zeros(0, 1)
-        if cut[-1]: c = contexts.encode(np.concatenate([d.windows for d in docs]))
+        cut, parts = np.cumsum([0] + [len(d) for d in docs]), []
+        windows = np.concatenate([d.windows for d in docs])
+        for i in range(0, len(windows), 2*LONG):
+            checkpoint()
+            parts.append(contexts.encode(windows[i:i+2*LONG]))
+        c = torch.cat(parts) if parts else torch.zeros(0, 1)
         for d,i,j in zip(docs, cut, cut[1:]): yield scan_document(detector, d, c[i:j], options)
 
 # %% ../nbs/34_scan.ipynb #c057

@@ -19,6 +19,7 @@ from fastcore.basics import patch
 # %% ../nbs/30_text.ipynb #c004
 from .layout import suspect
 from .plain import as_given, normalise, undo_all, where
+from .stopping import checkpoint, with_stop
 from .windows import unique_rows
 
 # %% ../nbs/30_text.ipynb #c007
@@ -72,6 +73,7 @@ class Document:
     pos: np.ndarray # (N,) the scored tokens
     first: np.ndarray # (N,) bool: counted, the others are repeats
     undone: tuple = () # what was undone before it was read, by kind
+    held: object = None # what keeps the numbers of its units, where a tokenizer forgets
     def __len__(self): return len(self.pos)
     @cached_property
     def offsets(self) -> np.ndarray:
@@ -159,13 +161,17 @@ def _offsets(self:Reader, text, plain, encoded=None):
 @patch
 def _tokenize(self:Reader, texts):
     "What to read of each text, if it is another one, its ids, and its offsets or a function that makes them"
-    plain = [None if ordinary(t) else READINGS[self.reading](clean(t)) for t in texts]
+    plain = []
+    for t in texts:
+        checkpoint()
+        plain.append(None if ordinary(t) else READINGS[self.reading](clean(t)))
     fast = getattr(self.tok, 'encode_batch_fast', None)
     encoded = (fast or self.tok.encode_batch)([t if p is None else p.text for t,p in zip(texts, plain)],
                                               add_special_tokens=False)
     if fast: spans = [partial(self._offsets, t, p) for t,p in zip(texts, plain)]
     else: spans = [self._offsets(t, p, e) for t,p,e in zip(texts, plain, encoded)]
-    return [() if p is None else p.kinds for p in plain], [e.ids for e in encoded], spans
+    held = [getattr(e, 'held', None) for e in encoded]
+    return [() if p is None else p.kinds for p in plain], [e.ids for e in encoded], spans, held
 
 # %% ../nbs/30_text.ipynb #f84a54b6
 @patch
@@ -174,7 +180,7 @@ def read(self:Reader,
     tokenized:tuple|None=None # what `_tokenize` gave for them, if it was done before
 ):
     "Tokenize texts and list their positions; a `Document` for each"
-    kinds, ids, spans = tokenized or self._tokenize(texts)
+    kinds, ids, spans, held = tokenized or self._tokenize(texts)
     n = np.array([len(x) for x in ids])
     flat, end = np.fromiter(chain.from_iterable(ids), np.int64, n.sum()), np.cumsum(n)
     text, start = np.repeat(np.arange(len(n)), n), end - n
@@ -183,8 +189,8 @@ def read(self:Reader,
     pairs = flat[pos[:,None] + np.arange(-self.k, 1)]           # (N, k+1) window and token
     first, cut = self._first(text[pos], pairs), np.searchsorted(pos, np.append(0, end))
     windows, pos = pairs[:,:-1], inside[pos]
-    for t,kind,span,a,b,i,j in zip(texts, kinds, spans, start.tolist(), end.tolist(), cut.tolist(), cut[1:].tolist()):
-        yield Document(t, flat[a:b], span, windows[i:j], pos[i:j], first[i:j], kind)
+    for t,kind,span,h,a,b,i,j in zip(texts, kinds, spans, held, start.tolist(), end.tolist(), cut.tolist(), cut[1:].tolist()):
+        yield Document(t, flat[a:b], span, windows[i:j], pos[i:j], first[i:j], kind, h)
 
 # %% ../nbs/30_text.ipynb #c032
 def _batches(texts, step, chars):
@@ -214,9 +220,9 @@ def stream(self:Reader,
     def prepare(): return next(([b, self._tokenize(b)] for b in batches), None)
     ahead = ThreadPoolExecutor(1)
     try:
-        coming = ahead.submit(prepare)
+        coming = ahead.submit(with_stop(prepare))
         while (ready := coming.result()):
-            coming = ahead.submit(prepare)
+            coming = ahead.submit(with_stop(prepare))
             yield from self.read(*ready)
     finally: ahead.shutdown(cancel_futures=True)
 

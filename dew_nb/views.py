@@ -98,7 +98,7 @@ def verdict_html(
 ) -> str:
     "'marked', 'not marked', or 'too short to say' where nothing could be scored, in bold"
     word = word or ('marked' if r.marked(alpha) else 'not marked' if r.n_scored else 'too short to say')
-    return f'<b>{word}</b> at {alpha:g}'
+    return f'<b>{html.escape(word)}</b> at {alpha:g}'
 
 # %% ../nbs/32_views.ipynb #c020
 def result_html(
@@ -168,17 +168,17 @@ def marked_text(
     limit:int # characters to show, or to the end of a span
 ) -> str:
     "The text with its marked passages as HTML: pale, and darker where it is core"
-    out, at = [], 0
+    out, at, text = [], 0, clean(r.text)
     for s in r.spans:
         tip = f'z {s.z:+.2f}, p {s.p_value:.2g}, {s.n_scored} positions'
-        out.append(html.escape(r.text[at:s.start]))
+        out.append(html.escape(text[at:s.start]))
         for a,b,sure in _pieces(s): out.append(
             f'<mark class="{"core" if sure else "range"}" title="{"core" if sure else "approximate"}: {tip}" '
-            f'style="background:{DARK if sure else PALE}">{html.escape(r.text[a:b])}</mark>')
+            f'style="background:{DARK if sure else PALE}">{html.escape(text[a:b])}</mark>')
         at = s.end
         if at > limit: break
-    more = '<i> … and more</i>' if max(at, limit) < len(r.text) else ''
-    return ''.join(out) + html.escape(r.text[at:max(at, limit)]) + more
+    more = '<i> … and more</i>' if max(at, limit) < len(text) else ''
+    return ''.join(out) + html.escape(text[at:max(at, limit)]) + more
 
 # %% ../nbs/32_views.ipynb #c030
 ENDS = ('Ends are approximate: words near them may be somebody else\'s (pale). The core is darker: '
