@@ -116,7 +116,7 @@ def wrapped(
     if not WIDTHS[0] <= width <= WIDTHS[1]: return []
     found = list(_breaks(lines, width))
     inside = [forced for _,_,within,forced in found if within]
-    if sum(inside) < 3 or sum(inside) < .9*len(inside): return []
+    if sum(inside) < 3 or sum(inside) < .8*len(inside): return []
     return [(i, j, ' ') for i,j,_,forced in found if forced]
 
 # %% ../nbs/17_layout.ipynb #83c2d8a6

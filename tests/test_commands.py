@@ -190,11 +190,11 @@ def test_without_a_detector(args):
 def test_tables_and_folders(made, tmp_path):
     "A table is read by a column or refused with their names; a folder gives its files; an error is a row of its own"
     text = made['rows'][0]['text'].strip()
-    with open(tmp_path/'answers.csv', 'w', newline='') as f: csv.writer(f).writerows([['id', 'answer'], [1, text], [2, HUMAN], [3, HUMAN.upper()]])
+    with open(tmp_path/'answers.csv', 'w', newline='') as f: csv.writer(f).writerows([['id', 'answer'], [1, text], [2, HUMAN], [3, HUMAN.upper()], [4, text.upper()]])
     code, out, err = run('dew_detect', '--detector', made['det'], '--json', '--column', 'answer', tmp_path/'answers.csv')
     *rows, last = map(json.loads, out.splitlines())
-    assert code == 1 and [r['verdict'] for r in rows] == ['marked', 'not marked', 'not marked'] and last['summary']['texts'] == 3, err
-    assert [r['name'][-5:] for r in rows] == ['csv:2', 'csv:3', 'csv:4']
+    assert code == 1 and [r['verdict'] for r in rows] == ['marked', 'not marked', 'not marked', 'marked'] and last['summary']['texts'] == 4, err
+    assert [r['name'][-5:] for r in rows] == ['csv:2', 'csv:3', 'csv:4', 'csv:5']
     assert 'in capitals' in rows[2]['caution'] and rows[2]['undone'] == ['case'] and 'caution' not in rows[1]
     (tmp_path/'page.html').write_text(f'<title>no</title><p>{text}</p>')
     (tmp_path/'old.odt').write_bytes(b'PK')

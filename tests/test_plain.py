@@ -1,5 +1,5 @@
 "Properties of plain text, and what a detector makes of formatted texts"
-import random
+import random, re, textwrap, time
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +61,35 @@ def test_what_hosts_write_stays(text): assert normalise(text).text == text
 def test_kinds_do_what_they_say():
     for kind in KINDS: assert undo_all('plain words, nothing else').kinds == (), kind
     assert normalise('a\u200b b').kinds == ('invisible',)
+
+# ---------------------------------------------------------------- whole texts
+def titled(t): return re.sub(r"[^\W\d_]+(?:['’][^\W\d_]+)*", lambda m: m[0][0].upper() + m[0][1:], t)
+def zigzag(t): return ''.join(c.upper() if i%2 else c.lower() for i,c in enumerate(t))
+def at_72(t): return '\n'.join(textwrap.fill(o, 72) for o in t.split('\n'))
+def apart(t): return ' '.join(t.replace(' ', '  '))
+def stacked(t): return '\n'.join(t.split())
+WHOLE = dict(case=[str.upper, titled, zigzag], wrapped=[at_72], spaced=[apart], stacked=[stacked])
+
+@pytest.mark.parametrize('kind,edit', [(k, f) for k,fs in WHOLE.items() for f in fs], ids=lambda o: getattr(o, '__name__', o))
+def test_whole_texts(kind, edit, stored):
+    "What was done to a whole text is undone in most texts, plain text is a fixed point, and characters know their place"
+    texts = [t for t in stored[:400] if not normalise(t).kinds and len(t.split()) > 80][:60]
+    read = [normalise(edit(t)) for t in texts]
+    for t,p in zip(texts, read):
+        i, j = p.offsets.reshape(-1, 2).T
+        assert normalise(p.text).text == p.text and len(i) == len(p.text) and (i < j).all() and (np.diff(i) >= 0).all() and j[-1] <= len(edit(t))
+    assert sum(kind in p.kinds for p in read) > (.75 if kind == 'wrapped' else .9)*len(texts)     # lists in lines look like no wrapped text
+    lost = lambda x, t: sum(a != b for a,b in zip(x.lower().split(), t.lower().split()))
+    assert sum(lost(p.text, t) == 0 for p,t in zip(read, texts)) > .8*len(texts)
+
+@pytest.mark.parametrize('unit', ['. ', 'I ', 'A\n', ' \n', 'THE OLD HARBOUR, ', 'T h  e ', 'The Old Harbour ', '"\'.', 'a' + ' '*50])
+def test_long_texts_take_no_longer_for_each_character(unit):
+    def seconds(n):
+        start = time.perf_counter()
+        normalise(unit*(n//len(unit)))
+        return time.perf_counter() - start
+    few, many = (min(seconds(n) for _ in range(3)) for n in (20_000, 160_000))
+    assert many < 24*few + .1                               # eight times the text; quadratic would be 64 times as long
 
 # ---------------------------------------------------------------- a detector
 @pytest.fixture(scope='module')
