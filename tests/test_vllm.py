@@ -1,12 +1,15 @@
 "The mark in vLLM, with stand-ins for its interfaces: `make serve-test` tries it with a real server"
 import importlib.util
+import os
 import random
+import shutil
 import sys
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from enum import Enum
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
@@ -14,8 +17,9 @@ from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogit
 import dew_nb.vllm as served
 from dew_nb import DEW, DEWConfig, Detector, SecretKey
 from dew_nb.insertion import DEWLogitsProcessor
+from dew_nb.options import take_over
 from dew_nb.rows import sorted_cut
-from dew_nb.vllm import ListBatch, Marker, load_scheme, processor_class, take_over
+from dew_nb.vllm import ListBatch, Marker, SlotBatch, file_choices, load_scheme, processor_class
 from quick import Letters, toy_host
 
 KEYS = dict(default=SecretKey(b'an example key: never use this one'), bob=SecretKey(b'another example: never use this one'))
@@ -47,6 +51,7 @@ def test_sub_keys_stay_with_their_text(wm, tmp_path, monkeypatch):
     many = DEW.build(wm.host, Letters(), KEYS['default'], replace(CONFIG, keys=8), progress=False)
     path = many.detector().save(tmp_path/'many.dew')
     monkeypatch.setenv('DEW_SCHEME', str(path))
+    monkeypatch.setenv('DEW_ALLOW_TEXT_NAME', '1')
     g, Served = torch.Generator().manual_seed(1), processor_class()
     tokens, logits = torch.randint(100, 9000, (20,), generator=g).tolist(), 4*torch.randn(1, wm.host.vocab_size, generator=g)
     named, free = [Params(extra_args=dict(dew_text=f'order {i}')) for i in range(6)], Params()
@@ -175,6 +180,77 @@ def test_requests_come_go_and_move(markers):
                 assert torch.allclose(got[i].softmax(-1), want.softmax(-1), atol=1e-6), (step, i)
         for _,tokens in truth.values(): tokens.append(rng.randrange(200, 206))
     assert len(batch.texts.read_so_far) == sum(n is not None for n,_ in truth.values())
+
+
+@pytest.mark.parametrize('switch, args', [('DEW_ALLOW_OPT_OUT', dict(dew=False)), ('DEW_ALLOW_OPT_OUT', dict(dew='off')), ('DEW_ALLOW_OPT_OUT', dict(dew=0)),
+                                          ('DEW_ALLOW_TEXT_NAME', dict(dew_text='always the same')), ('DEW_ALLOW_TEXT_NAME', dict(dew='bob', dew_text=7))])
+def test_what_a_server_must_allow(files, monkeypatch, switch, args):
+    "Nobody switches the mark off or names the text, unless the server's own environment says so; the answer names the switch"
+    monkeypatch.setenv('DEW_SCHEMES', ','.join(f'{n}={f}' for n,f in files.items()))
+    cls = processor_class()
+    for off in (None, '', '0', 'no'):
+        if off is not None: monkeypatch.setenv(switch, off)
+        with pytest.raises(ValueError, match=f'does not allow.*{switch}=1'): cls.validate_params(Params(extra_args=dict(args)))
+    for n in ('DEW_ALLOW_OPT_OUT', 'DEW_ALLOW_TEXT_NAME'): monkeypatch.setenv(n, '1' if n != switch else '0')
+    with pytest.raises(ValueError, match=f'{switch}=1'): cls.validate_params(Params(extra_args=dict(args)))      # the other one does not do
+    monkeypatch.setenv(switch, '1')
+    cls.validate_params(Params(extra_args=dict(args)))
+    monkeypatch.setenv(switch, 'perhaps')
+    with pytest.raises(ValueError, match=f"{switch} must be 1 or 0.*'perhaps'"): cls(SimpleNamespace(speculative_config=None, model_config=None), torch.device('cpu'))
+
+
+def test_a_name_of_the_server_is_not_the_clients(wm, tmp_path, monkeypatch):
+    "dew_name, which the server sets, pins no sub-key when a client sends it"
+    many = DEW.build(wm.host, Letters(), KEYS['default'], replace(CONFIG, keys=8), progress=False)
+    monkeypatch.setenv('DEW_SCHEME', str(many.detector().save(tmp_path/'many.dew')))
+    drawn = set()
+    for _ in range(40):
+        p = Params(extra_args=dict(dew_name='always the same'))
+        processor_class().validate_params(p)
+        drawn.add(Marker(many).subkey(p))
+    assert len(drawn) > 4
+
+
+def test_a_replaced_file_is_read_again(wm, files, tmp_path):
+    "Also where its size and its time are those of the old one"
+    path = tmp_path/'harbour.dew'
+    shutil.copy2(files['default'], path)
+    before = path.stat()
+    assert file_choices(path)['m'] == 64
+    other = tmp_path/'other.dew'
+    DEW.build(wm.host, Letters(), KEYS['default'], replace(CONFIG, m=65), progress=False).detector().save(other)
+    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+    os.replace(other, path)
+    now = path.stat()
+    assert (now.st_size, now.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    assert file_choices(path)['m'] == 65
+
+
+class Noting(Marker):
+    "A marker that notes how much of the texts it was given"
+    def places(self, text, start, end):
+        self.width = text.shape[1]
+        return super().places(text, start, end)
+
+
+def test_a_long_prompt_is_not_copied(markers):
+    "The V2 runner keeps prompt and answer in one row: a step takes the answer, and marks as if there were no prompt"
+    scheme, g = markers['default'].scheme, torch.Generator().manual_seed(4)
+    P, n, V = [20_000, 7], [30, 12], scheme.table.rows.shape[0]
+    ids, logits = torch.randint(200, 260, (3, 20_100), generator=g, dtype=torch.int32), 4*torch.randn(2, V, generator=g)
+    kept = lambda x: SimpleNamespace(gpu=x, np=x.numpy())
+    states = SimpleNamespace(device='cpu', max_num_reqs=3, all_token_ids=kept(ids), prompt_len=kept(torch.tensor([P[0], 0, P[1]], dtype=torch.int32)),
+                             total_len=kept(torch.tensor([P[0]+n[0], 0, P[1]+n[1]], dtype=torch.int32)))
+    noting, order = Noting(scheme), np.array([2, 0])
+    batch = SlotBatch(dict(default=noting), states)
+    for slot in order: batch.add(slot, Params())
+    batch.send()
+    ctx = SimpleNamespace(idx_mapping_np=order, expanded_idx_mapping=torch.tensor(order), seq_lens_upper_bound_np=states.total_len.np[order])
+    got = batch.apply(logits.clone(), ctx)
+    assert noting.width <= max(n)
+    for i,(slot,p,m) in enumerate(zip(order, P[::-1], n[::-1])):
+        want = DEWLogitsProcessor(scheme, 0)(ids[slot:slot+1, p:p+m].long(), logits[i:i+1])[0]
+        torch.testing.assert_close(got[i].softmax(-1), want.softmax(-1), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize('bad', ['eve', 2, [], None])

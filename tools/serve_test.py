@@ -46,8 +46,8 @@ def free_port() -> int:
 
 def environment(files:dict) -> dict:
     default, *others = files
-    return os.environ | dict(DEW_SCHEME=str(files[default]), DEW_SCHEMES=','.join(f'{n}={files[n]}' for n in others), VLLM_CPU_KVCACHE_SPACE='1',
-                             VLLM_NO_USAGE_STATS='1', DO_NOT_TRACK='1', HF_HUB_OFFLINE='1')
+    return os.environ | dict(DEW_SCHEME=str(files[default]), DEW_SCHEMES=','.join(f'{n}={files[n]}' for n in others), DEW_ALLOW_OPT_OUT='1', DEW_ALLOW_TEXT_NAME='1',
+                             VLLM_CPU_KVCACHE_SPACE='1', VLLM_NO_USAGE_STATS='1', DO_NOT_TRACK='1', HF_HUB_OFFLINE='1')
 
 def get(port:int, path:str) -> str:
     with urllib.request.urlopen(f'http://127.0.0.1:{port}/{path}', timeout=10) as r: return r.read().decode()
@@ -151,6 +151,21 @@ def check_refusals(check, client):
         answer = client.refused(**more)
         check(f'{name}: 400', said in answer, answer)
 
+def check_switches(check, files):
+    "What a server without switches answers, with vLLM's own requests and class; the server that is asked below has them on"
+    from vllm import SamplingParams
+    from dew_nb.vllm import DEW as Served
+    os.environ['DEW_SCHEME'] = str(files['default'])
+    for switch,args in dict(DEW_ALLOW_OPT_OUT=dict(dew=False), DEW_ALLOW_TEXT_NAME=dict(dew_text='one name')).items():
+        os.environ.pop(switch, None)
+        try: Served.validate_params(SamplingParams(extra_args=args))
+        except ValueError as e: check(f'{args}: refused, and {switch} named', f'{switch}=1' in str(e), str(e))
+        else: check(f'{args}: refused', False)
+        os.environ[switch] = '1'
+        Served.validate_params(SamplingParams(extra_args=args))
+        del os.environ[switch]
+    del os.environ['DEW_SCHEME']
+
 def preemptions(port:int) -> float:
     "How often requests were stopped and taken up again"
     return sum(float(x) for x in re.findall(r'^vllm:num_preemptions_total\S* (\S+)$', get(port, 'metrics'), re.M))
@@ -196,6 +211,7 @@ def main():
     files = {n: s.detector().save(Path(folder.name)/f'{n}.dew') for n,s in schemes.items()}
     det = {n: Detector.load(f) for n,f in files.items()}
     check_cuts(check)
+    check_switches(check, files)
     own = wm.generate([PROMPTS[i % 8] for i in range(a.texts)], max_new_tokens=a.tokens, min_new_tokens=a.tokens, no_repeat_ngram_size=0, seed=1, **SAMPLING)
     own = [r.z for r in det['default'].detect(own, progress=False)]
     print(f'     {time.time()-check.start:.0f} s: {a.texts} texts by transformers, mean z {statistics.mean(own):.2f}', flush=True)

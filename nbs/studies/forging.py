@@ -211,7 +211,7 @@ class Victim:
         self.keys = self.scheme.config.keys
         self.tokens = first.tokens if first else unit_vectors(tokens.embeddings, tokens.whitening).float().to(self.device)
     def processor(self, width, prompts):
-        if self.kind == 'dew': return self.scheme.watermark.processor(width, [f'{self.key}/{p}' for p in prompts])
+        if self.kind == 'dew': return self.scheme.watermark.processor(width, [f'{self.key}/{p}' for p in prompts], drawn=True)
         return self.scheme.processor(width)
     @property
     def writer(self): return self.scheme if hasattr(self.scheme, 'complete') else self.processor

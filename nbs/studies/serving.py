@@ -151,7 +151,7 @@ def main():
     a, gpu = arguments(), torch.cuda.is_available()
     if a.make: return embedded_scheme(a.make)
     for name,value in dict(VLLM_CPU_KVCACHE_SPACE='1', VLLM_NO_USAGE_STATS='1', HF_HUB_OFFLINE='1',
-                           VLLM_WORKER_MULTIPROC_METHOD='spawn').items(): os.environ.setdefault(name, value)
+                           VLLM_WORKER_MULTIPROC_METHOD='spawn', DEW_ALLOW_OPT_OUT='1').items(): os.environ.setdefault(name, value)
     from dew_nb.assets import asset_path
     from dew_nb.evaluation.content import machine
     from vllm import __version__
