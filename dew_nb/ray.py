@@ -7,9 +7,9 @@ __all__ = ['COLUMNS', 'Job', 'load_detectors', 'judge_shard', 'Run', 'serial', '
            'verdict_rows', 'JudgeBatch', 'judge_dataset', 'study_run', 'study_on_ray']
 
 # %% ../nbs/86_ray.ipynb #c003
-import hashlib, json, os
+import json, os
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from filelock import FileLock, Timeout
 from tqdm.auto import tqdm
 
 # %% ../nbs/86_ray.ipynb #c005
+from .assets import file_digest
 from .inputs import Shard, UsageError, cut_file, one_line, shard_texts
 from .verdicts import judge_with, judgements
 
@@ -37,22 +38,32 @@ class Job:
     device: str|None = None # torch device
     size: int = 32_000_000 # bytes of a shard, about
     verify_key: str|None = None # file of the public key that must have signed the detectors
+    digests: tuple = () # that the detector files must have; none: whatever they have
 
 # %% ../nbs/86_ray.ipynb #c010
 @lru_cache(2)
-def load_detectors(
-    files:tuple, # of detectors
-    encoder:str|None=None, # a name
-    device:str|None=None, # torch device
-    raw:bool=False, # read texts as they are
-    verify_key:str|None=None # file of the public key that must have signed them
-) -> dict:
-    "Detectors by the names of their files, loaded once a process"
+def _load(files, digests, encoder, device, raw, verify_key):
+    "Detectors by the names of their files, for the contents that these digests tell"
     from dew_nb.detection import Detector
     from dew_nb.encoders import load_encoder
     enc = load_encoder(encoder, device=device) if encoder else None
     found = {f: Detector.load(f, encoder=enc, device=device, verify_key=verify_key) for f in files}
     return {f: d.read_as('raw') if raw else d for f,d in found.items()}
+
+# %% ../nbs/86_ray.ipynb #fc95f390
+def load_detectors(
+    files:tuple, # of detectors
+    encoder:str|None=None, # a name
+    device:str|None=None, # torch device
+    raw:bool=False, # read texts as they are
+    digests:tuple=(), # that the files must have; none: whatever they have
+    verify_key:str|None=None # file of the public key that must have signed them
+) -> dict:
+    "Detectors by the names of their files, loaded once a process, and again when a file was replaced"
+    now = tuple(map(file_digest, files))
+    if changed := [f for f,a,b in zip(files, now, digests) if a != b]: raise UsageError(
+        f'{", ".join(changed)}: not the detector that this run began with. Put that one back, or begin a run in another folder')
+    return _load(files, now, encoder, device, raw, verify_key)
 
 # %% ../nbs/86_ray.ipynb #c011
 @patch
@@ -60,7 +71,7 @@ def judge(self:Job,
     pairs # (name, text), or (name, exception)
 ):
     "Judgements of texts, one by one"
-    dets = load_detectors(self.detectors, self.encoder, self.device, self.raw, self.verify_key)
+    dets = load_detectors(self.detectors, self.encoder, self.device, self.raw, self.digests, self.verify_key)
     yield from judgements(judge_with(dets, self.alpha, self.scan), pairs)
 
 # %% ../nbs/86_ray.ipynb #c016
@@ -86,20 +97,12 @@ def _state(path):
     s = os.stat(path)
     return [os.path.abspath(path), s.st_size, s.st_mtime_ns]
 
-# %% ../nbs/86_ray.ipynb #c020
-def _sha(path):
-    "Digest of a file's bytes"
-    h = hashlib.sha256()
-    with open(path, 'rb') as f:
-        while part := f.read(1 << 20): h.update(part)
-    return h.hexdigest()
-
 # %% ../nbs/86_ray.ipynb #c021
 @patch
 def identity(self:Job) -> dict:
     "What decides the verdicts and the shards, as plain values"
-    asked = {k: v for k,v in asdict(self).items() if k not in ('files', 'detectors', 'device', 'verify_key')}
-    return asked | dict(files=[_state(f) for f in self.files], detectors=[[f, _sha(f)] for f in self.detectors])
+    asked = {k: v for k,v in asdict(self).items() if k not in ('files', 'detectors', 'device', 'verify_key', 'digests')}
+    return asked | dict(files=[_state(f) for f in self.files], detectors=[[f, file_digest(f)] for f in self.detectors])
 
 # %% ../nbs/86_ray.ipynb #c023
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ def begin(cls:Run,
     old = json.loads(plan.read_text(encoding='utf-8'))
     if differ := [k for k in me if me[k] != old['job'].get(k)]: raise UsageError(f'{out} holds verdicts of another '
         f'job: {", ".join(differ)} differ. Name another folder, or remove that one')
-    return cls(job, out, tuple(Shard(**s) for s in old['shards']))
+    return cls(replace(job, digests=tuple(d for _,d in me['detectors'])), out, tuple(Shard(**s) for s in old['shards']))
 
 # %% ../nbs/86_ray.ipynb #c027
 def serial(

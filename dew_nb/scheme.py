@@ -98,11 +98,12 @@ def null(self:DEW,
 @patch
 def processor(self:DEW,
     prompt_length:int|None=None, # tokens before the generated ones; None: what the first call sees
-    names:list|None=None # what each prompt's sub-key is drawn by; None: torch's random numbers
+    names:list|None=None, # what each prompt's sub-key is drawn by; None: torch's random numbers
+    drawn:bool=False # tokens are drawn in a way that torch's random numbers do not show
 ):
     "A logits processor for one call of transformers' `generate`"
     from dew_nb.insertion import DEWLogitsProcessor
-    return DEWLogitsProcessor(self, prompt_length, names)
+    return DEWLogitsProcessor(self, prompt_length, names, drawn)
 
 # %% ../nbs/28_scheme.ipynb #wmcfg1
 @patch
@@ -119,7 +120,7 @@ def watermarking_config(self:DEW,
 def generate(self:DEW,
     prompts:str|list, # one prompt or conversation (a list of messages), or many
     max_new_tokens:int=200, # tokens to generate
-    seed:int|None=0, # for sampling; None: a fresh one
+    seed:int|None=0, # of sampling and sub-keys: the same call, the same text; None: drawn afresh
     **kwargs # more arguments of `dew_nb.insertion.generate`: mark, batch_size, do_sample, …
 ) -> str|list:
     "Marked continuations: a string for a string, a list for a list"

@@ -220,7 +220,7 @@ def reader(self:DEWScheme) -> DEW:
 # %% ../../nbs/evaluation/60_schemes.ipynb #21dd68b4
 @patch
 def processor(self:DEWScheme, prompt_length):
-    return self.watermark.processor(prompt_length)
+    return self.watermark.processor(prompt_length, drawn=True)   # a `SeededSampler` draws
 
 # %% ../../nbs/evaluation/60_schemes.ipynb #498c6801
 @patch
