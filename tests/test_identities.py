@@ -1,4 +1,7 @@
 "Encoders are who they say: caches, saved detectors and named keys tell them apart by what they do"
+import copy
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -6,8 +9,11 @@ import torch
 from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_encoder, load_host
 from dew_nb.context import ContextEncoder
 from dew_nb.encoders import wrap_encoder
+from dew_nb.hosts import wrap_host
 from dew_nb.identification import shared_work
 from dew_nb.sources import Reference, TokenSpace
+from dew_nb.verdicts import scheme_digest
+from quick import Letters, toy_host
 
 TEXTS = ['The museum opened a new wing on Saturday, with paintings that had been in storage for forty years.',
          'Rain fell over the northern hills for a third day, and two roads were closed until the evening.']
@@ -121,3 +127,19 @@ def test_named_keys_share_no_contexts_of_different_encoders(host, tokens):
 
 def test_embedded_encoders_keep_their_caches(minilm):
     assert minilm.pinned and minilm.identity == minilm.digest
+
+
+def test_one_model_in_two_precisions_is_one_scheme(host, tmp_path):
+    "float32 and bfloat16: the same scheme digest, also of files from before there was one for both; and each reads what the other marks"
+    key, config = SecretKey(b'an example key: never use this one'), DEWConfig(rule='tournament', contexts='compiled', candidates='top_m', m=64, n=64, layers=12, context_width=32)
+    low = wrap_host(copy.deepcopy(host.model).bfloat16(), host.tokenizer)
+    assert low.digest != host.digest
+    full, half = (DEW.build(h, Letters(), key, config, progress=False) for h in (host, low))
+    assert scheme_digest(full.meta) == scheme_digest(half.meta)
+    path = half.detector().save(tmp_path/'half.dew')
+    assert scheme_digest(Detector.load(path).meta) == scheme_digest(full.meta)
+    earlier = {k: v for k,v in full.meta.items() if k != 'host_model'}                # as files had it
+    assert scheme_digest(earlier) == scheme_digest(full.meta)
+    texts = replace(full, host=toy_host()).generate(['The old harbour', 'Bread and salt'], max_new_tokens=60)
+    z = [[r.z for r in wm.detector().detect(texts)] for wm in (full, half)]
+    assert min(z[1]) > 4 and z[1] == pytest.approx(z[0], abs=.5), z
