@@ -33,7 +33,7 @@ def test_notebook(notebook, tidy):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('notebook', filter(has_long_cells, NOTEBOOKS), ids=lambda n: n.rel)
+@pytest.mark.parametrize('notebook', [n for n in NOTEBOOKS if has_long_cells(n)], ids=lambda n: n.rel)
 def test_long_cells(notebook, tidy):
     "From top to bottom, with the cells marked long"
     assert run_notebook(notebook.path, skip_flags=FLAGS, force_flags=['long'], basepath=ROOT)[0]
