@@ -170,7 +170,7 @@ def read_reference(
 # %% ../nbs/28_scheme.ipynb #c025
 def _origin(host, encoder, config, tokens):
     "What a table remembers of its origin"
-    return dict(host=host.name, host_digest=host.digest, tokenizer_digest=host.tokenizer_digest,
+    return dict(host=host.name, host_digest=host.digest, host_model=host.model_digest, tokenizer_digest=host.tokenizer_digest,
                 encoder=encoder.name, encoder_digest=encoder.digest,
                 encoder_probe=encoder.fingerprint.state(), config=asdict(config),
                 config_digest=config.digest) | tokens.meta

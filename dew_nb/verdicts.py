@@ -51,6 +51,7 @@ def scheme_digest(
 ) -> str: # 8 hex digits
     "What a mark is made of besides the key, in eight digits"
     said = {k: v for k,v in meta.items() if k.endswith('digest')}
+    if 'host_model' in meta: said['host_digest'] = meta['host_model']      # in any precision
     if p_kind != 'analytic': said['p_kind'] = p_kind
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:8]
 
