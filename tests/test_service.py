@@ -252,6 +252,47 @@ def test_an_answer_in_time_or_none(made):
         assert slow.seen < 50                               # and stops early
 
 
+class Watched:
+    "A detector that counts the texts it was given and the results it has"
+    def __init__(self, det): self.det, self.begun, self.done = det, 0, 0
+    def __getattr__(self, name): return getattr(self.det, name)
+    def _each(self, found):
+        self.begun += 1
+        for r in found:
+            self.done += 1
+            yield r
+    def detect_iter(self, texts): return self._each(self.det.detect_iter(texts))
+    def scan_iter(self, texts, alpha): return self._each(self.det.scan_iter(texts, alpha))
+
+
+@pytest.mark.parametrize('path', ['/detect', '/scan'])
+@pytest.mark.parametrize('name', ['zero width', 'nests', 'numbers'])
+def test_work_ends_inside_a_text(made, path, name):
+    "One text that would take much longer than the limit: its thread is free again without a result, and the next question is answered"
+    text = dict(zip(('zero width', 'nests', 'numbers'), ('a\u200b '*200_000, '*a '*60_000 + ' c*'*60_000, ' '.join(map(str, range(80_000))))))[name]
+    det = Watched(made['dets']['mill'])
+    app = make_app(dict(mill=det), Limits(seconds=.2, threads=1))
+    with threaded(app) as url:
+        r = httpx.post(f'{url}{path}', json=dict(text=text), timeout=60)
+        assert r.status_code == 503 and 'shorter texts' in r.json()['detail']
+        wait_until(lambda: app.n == 0)
+        assert (det.begun, det.done) == (1, 0)
+        r = httpx.post(f'{url}{path}', json=dict(text='x'), timeout=60)
+        assert r.status_code in (200, 503) and det.begun == 2                   # the one thread is there
+
+
+def test_what_waited_too_long_is_not_begun(made):
+    "A question that waited for a thread until its time was over costs nothing then"
+    slow = Slow(made['dets']['mill'])
+    app = make_app(dict(slow=slow), Limits(seconds=.3, threads=1))
+    with threaded(app) as url, ThreadPoolExecutor(4) as pool:
+        got = [pool.submit(httpx.post, f'{url}/detect', json=dict(text='x'), timeout=60) for _ in range(4)]
+        assert {g.result().status_code for g in got} == {503}
+        slow.go.set()
+        wait_until(lambda: app.n == 0)
+        assert slow.seen == 1
+
+
 def test_a_client_that_goes_away(made):
     slow = Slow(made['dets']['mill'])
     app = make_app(dict(slow=slow), Limits())

@@ -1,6 +1,8 @@
 "The space of words from end to end, with an encoder that is quick because it means nothing"
 import gzip, importlib.util
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pandas as pd
 import pytest
@@ -61,6 +63,40 @@ def test_same_text_same_score(wm, texts):
     det = wm.rekey(KEY).detector()
     alone = [det.detect(t).z for t in texts[0][::-1]][::-1]
     assert [r.z for r in det.detect(texts[0] + texts[1])][:2] == pytest.approx(alone, abs=1e-4)
+
+
+def test_invented_words_are_forgotten(wm, texts, tmp_path):
+    "Thousands of words that nobody uses, read by four threads at once: few stay, and every score is as if they had all been kept"
+    det = Detector.load(wm.detector().save(tmp_path/'w.dew'), encoder=Letters())
+    small = Detector.load(tmp_path/'w.dew', encoder=Letters())
+    small.reader.tok.capacity = 100
+    many = [' '.join(f'{t.split()[i % 20]} invented{j}' for i,j in enumerate(range(60*n, 60*n + 60))) + ' ' + t
+            for n,t in enumerate((texts[0] + texts[1])*8)]
+    want = [det.detect(t).z for t in many]
+    with ThreadPoolExecutor(4) as pool: got = list(pool.map(lambda t: small.detect(t).z, many))
+    assert got == pytest.approx(want, abs=1e-4)
+    assert small.detect(many[0]).z == pytest.approx(want[0], abs=1e-4)
+    full, few = det.reader.tok, small.reader.tok
+    assert len(full.numbers) > 60*len(many) and len(few.numbers) <= 100 + 4*250 and len(few.rows) <= 2*(100 + 4*250)
+
+
+def test_a_lexicon_is_not_locked_while_it_asks(wm):
+    "One asks the encoder for long, another reads known words meanwhile"
+    class Slow(Letters):
+        go, asked = Event(), Event()
+        def encode(self, words):
+            if 'slow' in words:
+                self.asked.set()
+                assert self.go.wait(30)
+            return super().encode(words)
+    lex = Lexicon(Slow(), PROJECTION)
+    lex.look_up([['quick']])
+    with ThreadPoolExecutor(1) as pool:
+        one = pool.submit(lex.look_up, [['quick', 'slow']])
+        assert Slow.asked.wait(30)
+        assert lex.look_up([['quick', 'new']]) == [[0, 1]]
+        Slow.go.set()
+        assert one.result() == [[0, 2]]
 
 
 def test_another_key_finds_nothing(wm, texts):
