@@ -19,7 +19,7 @@ from safetensors import safe_open
 from tqdm.auto import tqdm
 
 # %% ../nbs/23_compiled.ipynb #9f647b5f
-from .artefacts import cached_tensor, cached_tensors, load_artefact
+from .artefacts import cached_tensors, load_artefact
 from .assets import cache_dir
 from .context import keep_tokenizer, kept_tokenizer
 from .keys import SecretKey, keyed_normals
