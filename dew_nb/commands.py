@@ -40,7 +40,7 @@ def _sampling_options(p):
     p.add_argument('--top-p', '--top_p', type=float, default=.95, metavar='P',
         help='draw from the likeliest tokens that make up this share; 1: from all (default: 0.95)')
     p.add_argument('--seed', default='0', metavar='N',
-        help='seed of the sampling, a number or "random" (default: 0)')
+        help='seed of sampling and sub-keys, a number or "random" (default: 0)')
 
 # %% ../nbs/91_commands.ipynb #c010
 def _mark_parser():

@@ -144,7 +144,7 @@ GARBLED = [dict(config=GONE), dict(config=[]), dict(config=dict(lam='x')), dict(
            dict(encoder_digest=GONE, encoder_probe=GONE), dict(transform=GONE)]
 
 
-@pytest.mark.parametrize('meta', GARBLED, ids=str)
+@pytest.mark.parametrize('meta', GARBLED, ids=range(len(GARBLED)))
 def test_garbled_metadata_is_a_value_error(made, tmp_path, meta):
     with pytest.raises(ValueError) as e: Detector.load(forge(made['det'], tmp_path/'f.dew', **meta), encoder=Letters())
     assert len(str(e.value)) > 20
