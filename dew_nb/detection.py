@@ -497,6 +497,7 @@ def load(cls:Detector,
     verify_key=None # public key that must have signed the file, or its file; None: anybody may have
 ) -> Detector:
     "Read a detector back; needs no host model and no hub, and runs nothing that the file names"
+    if encoder is not None: encoder = wrap_encoder(encoder)       # what is wrong with it is not the file's fault
     t, meta = load_artefact(path, 'detector', verify_key=verify_key)
     try: return _from_file(cls, path, t, meta, encoder, device, check)
     except (KeyError, TypeError, AttributeError, IndexError) as e: raise ValueError(

@@ -61,7 +61,7 @@ def check_signed(
         name = check_signature(key, body, stored, PURPOSE, 'the report')
     except FileNotFoundError: raise
     except ValueError as e: return Check(False, f'signature: {e}')
-    if public_key is not None: return Check(True, f'signature: by the key {name}, and nothing was changed since')
+    if public_key is not None: return Check(True, f'signature: by the key {name}; the JSON was not changed since')
     return Check(None, f'signature: fits the key {name} that stands in the report itself, so the report is whole; give the public key of who should have signed it')
 
 # %% ../nbs/87_reportcheck.ipynb #276e29df
@@ -73,11 +73,16 @@ def _key_inside(stored):
 # %% ../nbs/87_reportcheck.ipynb #94003eea
 def check_page(
     record:dict, # from `read_report`
-    path:str|Path # of the page
+    path:str|Path, # of the page
+    signed:Check|None=None # what was found of the signature; None: the JSON is trusted
 ) -> Check:
     "Whether a page is the one of a report"
     if not Path(path).is_file(): return Check(None, f'page: there is no file {path}')
+    if signed is not None and signed.ok is False and record.get('signature'):
+        return Check(None, f'page {path}: it can only be compared with the JSON, whose signature is refused')
     same = file_digest(path) == record['html'].get('sha256')
+    if same and not record.get('signature'): return Check(None, f'page {path}: fits the JSON, but neither is signed and both can have been '
+        'changed together. Compute the scores again (--again --detector FILE), or ask for a signed report')
     return Check(same, f'page {path}: ' + ('as it was written' if same else 'changed, or of another report'))
 
 def check_file(
@@ -122,5 +127,6 @@ def check_again(
         new = j.record()
         same = _agree(t, new, scan) and text_digest(t['text']) == t['text_sha256']
         figures = f'{new["verdict"]}, z {new["z"]:+.2f}, p {new["p_value"]:.2g}'
+        if t.get('many'): figures = f'z {new["z"]:+.2f}, p {new["p_value"]:.2g} (verdicts were corrected for the number of texts, and are not compared)'
         out.append(Check(same, f'{t["name"]} computed again: {figures}' + ('' if same else f'; the report says {t["verdict"]}, z {t["z"]:+.2f}, p {t["p_value"]:.2g}')))
     return out

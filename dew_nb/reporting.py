@@ -59,13 +59,16 @@ def _checks(args):
     for f in (*args.file, *args.detector):
         if not os.path.isfile(f): raise UsageError(f'no file {f}')
     record = read_report(args.report)
-    yield check_signed(record, args.public_key)
-    yield check_page(record, args.html or Path(args.report).parent/Path(str(record['html'].get('name'))).name)
+    signed = check_signed(record, args.public_key)
+    yield signed
+    yield check_page(record, args.html or Path(args.report).parent/Path(str(record['html'].get('name'))).name, signed)
     yield from (check_file(record, f) for f in args.file)
     known = [check_detector(record, f) for f in args.detector]
     yield from known
     if args.again and not all(c.ok for c in known): yield Check(None, 'scores: not computed again, for a detector is not one of the report')
     elif args.again: yield from _again(args, record)
+    left = dict(file='files that were examined (--file)', detector='the detector (--detector)', again='the scores (--again)')
+    if left := [v for k,v in left.items() if not getattr(args, k)]: yield Check(None, f'nothing was given to compare with: {", ".join(left)}')
 
 # %% ../nbs/94_reporting.ipynb #c74c2b4f
 def _verify(args) -> int:
