@@ -170,7 +170,7 @@ function count(text, alpha) {
 _READ_JS = TABLE_JS + '''
 const $ = id => document.getElementById(id), form = $('form'), answer = $('answer');
 function wrong(words) { answer.innerHTML = '<p class="wrong" role="alert"></p>'; answer.firstChild.textContent = words; }
-let source = {name: '', encoding: ''}, asked = null;
+let source = {name: '', encoding: ''}, question = null;
 function from(name, encoding) {
   source = {name, encoding}; $('read').textContent = name && name + ', read as ' + encoding.toUpperCase();
 }
@@ -208,7 +208,7 @@ async function ask(what) {
   const [ok, said] = await post(what, body);
   if (!ok) return wrong(said.detail);
   if (rows) return showAll(said);
-  asked = {...body, ...source, scan: what == 'scan'}; delete asked.html; $('save').hidden = false;
+  question = {...body, ...source, scan: what == 'scan'}; delete question.html; $('save').hidden = false;
   answer.innerHTML = said.results[0].html; answer.scrollIntoView({behavior: 'smooth', block: 'nearest'});
   for (const m of [...answer.querySelectorAll('mark')].slice(0, 1)) m.parentElement.scrollTop = m.offsetTop - m.parentElement.offsetTop - 40;
   count(body.text, body.alpha);
@@ -222,7 +222,7 @@ function link(name, kind, text) {
   a.href = URL.createObjectURL(new Blob([text], {type: kind})); return a;
 }
 async function report() {
-  const [ok, said] = await post('report', asked);
+  const [ok, said] = await post('report', question);
   if (!ok) return wrong(said.detail);
   $('files').replaceChildren('Save ', link('case.html', 'text/html', said.html), ' and ', link('case.json', 'application/json', said.json));
 }

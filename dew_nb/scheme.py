@@ -269,6 +269,7 @@ def check_build(
     if config is not None and not isinstance(config, DEWConfig):
         how = f'DEWConfig.preset({config!r})' if isinstance(config, str) else 'DEWConfig(...)'
         raise TypeError(f'config must be a DEWConfig, got {type(config).__name__}: write {how}')
+    if config is not None: find_class(RULES, config.rule), find_class(CONTEXTS, config.contexts)   # before anything is computed
     check_whole('max_reference_windows', limit, 1)
     if reference is not None: _check_reference(reference)
 

@@ -136,9 +136,9 @@ def test_eval_errors(args, says): assert SECRET not in fails('dew_eval', *args, 
 def test_a_missing_extra_is_named(tmp_path):
     "Without a package of the studies the extra is told, in the command and in Python"
     gone = 'import sys; sys.modules["rapidfuzz"] = None; '
-    r = subprocess.run([sys.executable, '-c', f'{gone}from dew_nb.commands import dew_eval; sys.exit(dew_eval(["x.toml"]))'], capture_output=True, text=True, env=env())
+    r = subprocess.run([sys.executable, '-c', f'{gone}from dew_nb.commands import dew_eval; sys.exit(dew_eval(["x.toml"]))'], capture_output=True, text=True, env={**os.environ, 'PYTHONPATH': str(Path(__file__).parent.parent)})
     assert r.returncode == 2 and r.stderr.startswith('dew_eval: error: rapidfuzz is not installed: studies want dew_nb[eval]'), r.stderr
-    r = subprocess.run([sys.executable, '-c', f'{gone}import dew_nb.evaluation.attacks'], capture_output=True, text=True, env=env())
+    r = subprocess.run([sys.executable, '-c', f'{gone}import dew_nb.evaluation.attacks'], capture_output=True, text=True, env={**os.environ, 'PYTHONPATH': str(Path(__file__).parent.parent)})
     assert 'wants rapidfuzz, which is not installed: install dew_nb[eval]' in r.stderr.splitlines()[-1], r.stderr
 
 def test_commands_are_installed():

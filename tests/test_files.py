@@ -17,7 +17,7 @@ from dew_nb.registry import CONTEXTS, RULES
 from dew_nb.shell import call_command
 from dew_nb.signing import key_name, load_verify_key, make_key_pair
 from dew_nb.sources import TokenSpace
-from dew_nb.vllm import acts_last, file_choices, load_scheme
+from dew_nb.vllm import acts_last, load_scheme
 from quick import Letters
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -206,7 +206,6 @@ def test_commands_verify(made, tmp_path, host, monkeypatch):
     load_scheme(tmp_path/'served.dew')
     monkeypatch.setenv('DEW_VERIFY_KEY', str(lab))
     with pytest.raises(ValueError, match='signed with another key'): load_scheme(tmp_path/'served.dew')
-    file_choices.cache_clear()
 
 
 def test_dew_mark_makes_and_uses_keys(tmp_path):

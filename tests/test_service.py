@@ -215,7 +215,7 @@ def test_slow_bodies(made):
 # ---------------------------------------------------------------- too much at once, too long, gone away
 class Slow:
     "A detector that waits for a word between texts"
-    key, meta, config, p_kind = 'slow', {}, DEWConfig(), 'analytic'
+    key, meta, config, p_kind, reading = 'slow', {}, DEWConfig(), 'analytic', 'auto'
     def __init__(self, det): self.det, self.go, self.seen = det, threading.Event(), 0
     def detect_iter(self, texts):
         for t in texts:

@@ -337,7 +337,7 @@ def plot(self:Results,
     schemes:Sequence[str]|None=None, # rows in order, by label or pattern ("DEW*"); None: all
     **more, # nominal, names, kind, ax, hosts, encoders: see `plot_results`
 ): # matplotlib's axes
-    "One measure as points with 95% intervals: [plots](78_plots.ipynb)"
+    "One measure as points with 95% intervals, see `dew_nb.evaluation.plots`"
     from dew_nb.evaluation.plots import plot_results
     return plot_results(self, measure, attacks, schemes, **more)
 
@@ -348,7 +348,7 @@ def pack(self:Results,
     attacked:int|None=20, # texts to keep of each attacked unit; None: all
     **more, # whole, texts, rows, drop, detail, bits, other_keys: see `pack_results`
 ) -> Results: # the packed ones
-    "Write the results as a few small files: [packing](79_packing.ipynb)"
+    "Write the results as a few small files, see `dew_nb.evaluation.packing`"
     from dew_nb.evaluation.packing import pack_results
     return pack_results(self, path, attacked, **more)
 
