@@ -8,7 +8,7 @@ SERVE   ?= .venv-serve
 EXTRAS  ?= offline,eval,serve,files,docs,dev
 # Another package index for torch, such as https://download.pytorch.org/whl/cpu (smaller than the default on Linux).
 TORCH_INDEX ?=
-# Steps of `make test`, or notebooks and files of tests; all of them unless named: make test STEPS="clean nbs/00_keys.ipynb"
+# Steps of `make test`, or notebooks and files of tests; all of them unless named: make test STEPS="clean nbs/mark/00_keys.ipynb"
 STEPS   ?=
 
 BIN     := $(VENV)/bin
@@ -38,7 +38,7 @@ $(STAMP): constraints.txt settings.ini setup.py pyproject.toml
 	@touch $@
 
 demo: setup ## Mark and detect three texts, write demo.html
-	$(PY) -m dew_nb.demo
+	$(PY) -m dew_nb.shell.demo
 
 test: setup ## Run every check: notebooks, export, README, tests, docs
 	$(PY) tools/run_tests.py $(STEPS)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dew_nb.tokenization import backend
+from dew_nb.models.tokenization import backend
 from forks import PIPE, SAFE, Forked
 from quick import toy_host
 
@@ -15,7 +15,7 @@ ENV = {'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1', 'OMP_WAIT_POLICY': 'PASS
 HUMAN = ('The committee met on Tuesday and agreed to postpone the vote until the figures for the spring were complete. '
          'Nobody in the room expected that the treasurer would resign before the summer.')
 
-def argv(name, *args): return [sys.executable, '-c', f'import sys; from dew_nb.commands import {name}; sys.exit({name}())', *map(str, args)]
+def argv(name, *args): return [sys.executable, '-c', f'import sys; from dew_nb.shell.commands import {name}; sys.exit({name}())', *map(str, args)]
 
 def env(**more):
     e = {k: v for k, v in os.environ.items() if k not in ('DEW_KEY', 'DEW_DEBUG')}
@@ -32,7 +32,7 @@ def forked(name, *args, env, **files):
     "The command in a fork"
     def work():
         sys.argv = [name, *map(str, args)]
-        return getattr(importlib.import_module('dew_nb.commands'), name)()
+        return getattr(importlib.import_module('dew_nb.shell.commands'), name)()
     return Forked(work, env=env, text=False, **files)
 
 def start(name, *args, **more):
@@ -63,7 +63,7 @@ def fails(name, *args, says, run=run, **kw):
 def warm():
     "What forks would import, and a host that writes quickly: what is tested is the command around it"
     for o in ('torch', 'transformers.models.llama.modeling_llama', 'transformers.models.bert.modeling_bert', 'sentence_transformers',
-              'dew_nb.detection', 'dew_nb.insertion', 'dew_nb.evaluation.results', 'dew_nb.evaluation.studies'): importlib.import_module(o)
+              'dew_nb.read.detection', 'dew_nb.mark.insertion', 'dew_nb.evaluation.studies.results', 'dew_nb.evaluation.studies.plan'): importlib.import_module(o)
     import dew_nb
     from dew_nb import shell
     full = shell.read_config
@@ -73,8 +73,8 @@ def warm():
     backend(host.tokenizer)
     with pytest.MonkeyPatch.context() as m:
         m.setattr(shell, 'read_config', read_config)
-        for o in (dew_nb, dew_nb.hosts): m.setattr(o, 'load_host', lambda *args, **kw: host, raising=False)
-        for o in (dew_nb, dew_nb.encoders, dew_nb.detection): m.setattr(o, 'load_encoder', lambda *args, **kw: enc, raising=False)
+        for o in (dew_nb, dew_nb.models.hosts): m.setattr(o, 'load_host', lambda *args, **kw: host, raising=False)
+        for o in (dew_nb, dew_nb.models.encoders, dew_nb.read.detection): m.setattr(o, 'load_encoder', lambda *args, **kw: enc, raising=False)
         yield
 
 @pytest.fixture(scope='module')
@@ -166,9 +166,9 @@ def test_eval_errors(warm, args, says): assert SECRET not in fails('dew_eval', *
 def test_commands_are_installed():
     "settings.ini names all commands, and they exist"
     from nbpages import settings
-    import dew_nb.commands as c
+    import dew_nb.shell.commands as c
     found = settings()['console_scripts'].split()
-    for name in ('dew_mark', 'dew_detect', 'dew_eval'): assert f'{name}=dew_nb.commands:{name}' in found and callable(getattr(c, name))
+    for name in ('dew_mark', 'dew_detect', 'dew_eval'): assert f'{name}=dew_nb.shell.commands:{name}' in found and callable(getattr(c, name))
 
 # ---------------------------------------------------------------- with the embedded models
 def test_mark_output(made):
@@ -255,7 +255,7 @@ def test_json_lines(made):
                                         ('{"body": ', 'line 2 is not JSON'), ('[1]', 'a JSON object is expected')])
 def test_bad_json_lines(line, says):
     "Checked without a model: the error stands in the place of the text"
-    from dew_nb.inputs import UsageError, named_texts
+    from dew_nb.serving.inputs import UsageError, named_texts
     from tempfile import TemporaryDirectory
     with TemporaryDirectory() as d:
         p = Path(d)/'x.jsonl'
@@ -267,7 +267,7 @@ def test_bad_json_lines(line, says):
 
 def test_json_lines_are_read_one_by_one(tmp_path):
     "A stream that never ends can be read: bounded memory"
-    from dew_nb.inputs import json_lines
+    from dew_nb.serving.inputs import json_lines
     p = tmp_path/'pipe'
     os.mkfifo(p)
     w = subprocess.Popen([sys.executable, '-c', f'f = open({str(p)!r}, "w")\nwhile True: f.write(\'{{"t": "x"}}\\n\')'], stderr=subprocess.DEVNULL)

@@ -9,11 +9,11 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from dew_nb import borrowed, donors, neighbours, scheme
-from dew_nb.assets import ASSETS, asset_path, cache_dir
-from dew_nb.borrowed import agnostic_scheme, donor_scheme
-from dew_nb.donors import KINDS, donor_embeddings, donor_map, donor_tokenizer, explain_tokens, token_texts
-from dew_nb.hosts import Host, load_host
-from dew_nb.sources import reference_texts
+from dew_nb.models.assets import ASSETS, asset_path, cache_dir
+from dew_nb.transfer.borrowed import agnostic_scheme, donor_scheme
+from dew_nb.transfer.donors import KINDS, donor_embeddings, donor_map, donor_tokenizer, explain_tokens, token_texts
+from dew_nb.models.hosts import Host, load_host
+from dew_nb.mark.sources import reference_texts
 
 HAS_GEMMA = (cache_dir()/ASSETS['gemma3-270m'].folder/'manifest.json').is_file()
 needs_gemma = pytest.mark.skipif(not HAS_GEMMA, reason="gemma3-270m is not in the cache; load_host('gemma3-270m') puts it there")
@@ -245,7 +245,7 @@ def test_broken_bytes_beside_a_real_replacement_character():
 # --- what is refused, and what the message says
 
 def table_with(donor, host='smollm2-135m', **meta):
-    from dew_nb.tables import TokenTable
+    from dew_nb.mark.tables import TokenTable
     return TokenTable(torch.zeros(2, 2), torch.eye(2), 2, True, dict(host=host, **(borrowed._donor_meta(donor) if donor else {}), **meta))
 
 @pytest.fixture
@@ -337,9 +337,9 @@ def test_tokens_of_a_map_below_zero_are_refused(smol, words):
 
 def test_another_donor_is_refused_with_what_to_do(smol, words):
     from dew_nb import DEW, DEWConfig
-    from dew_nb.detection import Detector
-    from dew_nb.bias import BiasRule
-    from dew_nb.context import HashedContexts
+    from dew_nb.read.detection import Detector
+    from dew_nb.mark.bias import BiasRule
+    from dew_nb.mark.context import HashedContexts
     config = DEWConfig(null='iid')
     contexts = HashedContexts(bytes(32), 2, smol.tokenizer, config.k)
     detector = lambda t: Detector(DEW(config, BiasRule(config, t), contexts))
@@ -399,7 +399,7 @@ def test_the_agnostic_scheme_does_not_generate(words):
 
 def test_detectors_say_whose_tokens_they_have(smol, words, read_once, tmp_path):
     from dew_nb import DEWConfig, SecretKey
-    from dew_nb.detection import Detector
+    from dew_nb.read.detection import Detector
     few, key = ['the old harbour was quiet at night '*9]*5, SecretKey.from_hex('0a'*32)
     one = donor_scheme(smol, words, Letters(), key, DEWConfig(n=32), reference=few, progress=False).detector()
     any_host = borrowed.donor_detector(words, Letters(), key, reference=few, progress=False)

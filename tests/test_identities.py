@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_encoder, load_host
-from dew_nb.context import ContextEncoder
-from dew_nb.encoders import wrap_encoder
-from dew_nb.identification import shared_work
-from dew_nb.sources import Reference, TokenSpace
+from dew_nb.mark.context import ContextEncoder
+from dew_nb.models.encoders import wrap_encoder
+from dew_nb.read.identification import shared_work
+from dew_nb.mark.sources import Reference, TokenSpace
 
 TEXTS = ['The museum opened a new wing on Saturday, with paintings that had been in storage for forty years.',
          'Rain fell over the northern hills for a third day, and two roads were closed until the evening.']

@@ -24,8 +24,8 @@ def test_the_project_is_read(p):
 
 # ---------------------------------------------------------------- small projects
 KEYS = 'def make(): return 1\ndef _hidden(): return 2\nclass Key: pass\n'
-SCHEME = 'from dew_nb.keys import make\nclass DEW:\n    def detector(self): return make()\n'
-DETECTION = 'from dew_nb.scheme import DEW\ndef detect(x): return DEW()\n'
+SCHEME = 'from dew_nb.mark.keys import make\nclass DEW:\n    def detector(self): return make()\n'
+DETECTION = 'from dew_nb.mark.scheme import DEW\ndef detect(x): return DEW()\n'
 
 def project(tmp, nbs=None, files=None):
     "Three rooms, one above the other, with changes; their modules hold what the notebooks export"
@@ -45,32 +45,32 @@ def project(tmp, nbs=None, files=None):
     return imports.problems(tmp)
 
 def test_small_project_is_in_order(tmp_path):
-    studies = {'studies/law': ['from dew_nb.detection import detect\ndetect(1)'], 'tutorials/start': ['from dew_nb import DEW\nDEW()', '%%writefile a.txt\n no Python: the sea']}
-    assert project(tmp_path, studies, {'tools/one.py': 'from dew_nb.detection import detect\ndetect(1)\n'}) == []
+    studies = {'studies/law': ['from dew_nb.read.detection import detect\ndetect(1)'], 'tutorials/start': ['from dew_nb import DEW\nDEW()', '%%writefile a.txt\n no Python: the sea']}
+    assert project(tmp_path, studies, {'tools/one.py': 'from dew_nb.read.detection import detect\ndetect(1)\n'}) == []
 
-CIRCLE = 'from dew_nb.detection import detect\ndef make(): return detect\n'
-UP = 'from dew_nb.scheme import DEW\nDEW()'
+CIRCLE = 'from dew_nb.read.detection import detect\ndef make(): return detect\n'
+UP = 'from dew_nb.mark.scheme import DEW\nDEW()'
 
 @pytest.mark.parametrize('nbs, says', [
     ({'00_keys': [CIRCLE]}, 'a circle: detection → scheme → keys → detection'),
     ({'00_keys': [KEYS, UP]}, 'cell 2: imports DEW of scheme, which is number 27'),
     ({'00_keys': [KEYS, '#| hide\n' + UP]}, 'cell 2: imports DEW of scheme, which is number 27'),
     ({'00_keys': [KEYS, 'from dew_nb import DEW\nDEW()']}, 'imports DEW of scheme, which is number 27'),
-    ({'00_keys': [KEYS, 'import dew_nb.scheme as s\ns.DEW()']}, 'imports the module of scheme, which is number 27'),
+    ({'00_keys': [KEYS, 'import dew_nb.mark.scheme as s\ns.DEW()']}, 'imports the module of scheme, which is number 27'),
     ({'00_keys': [KEYS, '%time 1\n' + UP]}, 'imports DEW of scheme'),
-    ({'00_keys': [KEYS + 'def up():\n    from dew_nb.scheme import DEW\n    x = DEW()\n    return x\n']}, 'imports DEW of scheme'),
-    ({'00_keys': [KEYS + 'class A:\n    def up(self):\n        from dew_nb.scheme import DEW\n        print(1)\n        return DEW()\n']},
+    ({'00_keys': [KEYS + 'def up():\n    from dew_nb.mark.scheme import DEW\n    x = DEW()\n    return x\n']}, 'imports DEW of scheme'),
+    ({'00_keys': [KEYS + 'class A:\n    def up(self):\n        from dew_nb.mark.scheme import DEW\n        print(1)\n        return DEW()\n']},
      'imports DEW of scheme'),
-    ({'31_detection': ['from dew_nb.keys import _hidden\ndef detect(x): return _hidden()\n']}, 'imports the private _hidden of keys'),
-    ({'31_detection': ['import dew_nb.keys\ndef detect(x): return dew_nb.keys._hidden()\n']}, 'uses the private _hidden of keys'),
+    ({'31_detection': ['from dew_nb.mark.keys import _hidden\ndef detect(x): return _hidden()\n']}, 'imports the private _hidden of keys'),
+    ({'31_detection': ['import dew_nb.mark.keys\ndef detect(x): return dew_nb.mark.keys._hidden()\n']}, 'uses the private _hidden of keys'),
     ({'31_detection': ['from dew_nb import keys as k\ndef detect(x): return k._hidden()\n']}, 'uses the private _hidden of keys'),
-    ({'studies/law': ['from dew_nb.keys import _hidden\n_hidden()']}, 'imports the private _hidden of keys'),
-    ({'31_detection': ['import dew_nb.scheme\n']}, 'scheme is imported and never used'),
-    ({'31_detection': ['from dew_nb.scheme import DEW # adds a method\n']}, 'DEW is imported and never used'),
-    ({'31_detection': ['from importlib import import_module\nimport_module("dew_nb.scheme")\n']}, 'scheme is imported and never used'),
-    ({'31_detection': ['from dew_nb.scheme import DEW\nfrom fastcore.basics import patch\n@patch\ndef scan(self:DEW): pass\n']},
+    ({'studies/law': ['from dew_nb.mark.keys import _hidden\n_hidden()']}, 'imports the private _hidden of keys'),
+    ({'31_detection': ['import dew_nb.mark.scheme\n']}, 'scheme is imported and never used'),
+    ({'31_detection': ['from dew_nb.mark.scheme import DEW # adds a method\n']}, 'DEW is imported and never used'),
+    ({'31_detection': ['from importlib import import_module\nimport_module("dew_nb.mark.scheme")\n']}, 'scheme is imported and never used'),
+    ({'31_detection': ['from dew_nb.mark.scheme import DEW\nfrom fastcore.basics import patch\n@patch\ndef scan(self:DEW): pass\n']},
      'patches scan into DEW, which is not defined here'),
-    ({'31_detection': ['from dew_nb.scheme import DEW\ndef scan(self): pass\nDEW.scan = scan\n']}, 'sets DEW.scan of another module'),
+    ({'31_detection': ['from dew_nb.mark.scheme import DEW\ndef scan(self): pass\nDEW.scan = scan\n']}, 'sets DEW.scan of another module'),
     ({'32_keys': ['def make(): return 3\n']}, '00_keys.ipynb, 32_keys.ipynb: all export keys'),
     ({'32_more': ['x = 1\n', '#| export keys\ny = 1']}, '00_keys.ipynb, 32_more.ipynb: all export keys')])
 def test_a_broken_rule_is_noticed(nbs, says, tmp_path):
@@ -85,12 +85,12 @@ def test_relative_imports_are_followed(tmp_path):
 
 @pytest.mark.parametrize('file', ['tools/one.py', 'nbs/studies/law.py'])
 def test_scripts_are_read(file, tmp_path):
-    assert project(tmp_path, {}, {file: 'from dew_nb.keys import _hidden\n_hidden()\n'}) == [f'{file}: imports the private _hidden of keys']
+    assert project(tmp_path, {}, {file: 'from dew_nb.mark.keys import _hidden\n_hidden()\n'}) == [f'{file}: imports the private _hidden of keys']
 
 DELEGATE = '''class DEW:
     def detector(self, x=1):
         "A detector of this scheme"
-        from dew_nb.detection import detect
+        from dew_nb.read.detection import detect
         return detect(self, x)
 '''
 def test_a_delegate_may_point_upward(tmp_path):

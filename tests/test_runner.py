@@ -9,17 +9,17 @@ import torch
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
-from dew_nb.commands import dew_eval
+from dew_nb.shell.commands import dew_eval
 from dew_nb.evaluation import bench as bench_room
-from dew_nb.evaluation.bench import Bench
-from dew_nb.evaluation.sampling import complete
-from dew_nb.evaluation.kinds import find_scheme
-from dew_nb.evaluation.results import table
-from dew_nb.evaluation.runner import plan, run_study
-from dew_nb.evaluation.store import admit, load_results
-from dew_nb.evaluation.studies import Study
-from dew_nb.evaluation.units import Unit
-from dew_nb.hosts import load_host
+from dew_nb.evaluation.studies.bench import Bench
+from dew_nb.evaluation.texts.sampling import complete
+from dew_nb.evaluation.studies.kinds import find_scheme
+from dew_nb.evaluation.studies.results import table
+from dew_nb.evaluation.studies.runner import plan, run_study
+from dew_nb.evaluation.studies.store import admit, load_results
+from dew_nb.evaluation.studies.plan import Study
+from dew_nb.evaluation.studies.units import Unit
+from dew_nb.models.hosts import load_host
 from forks import SAFE, Forked
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -215,7 +215,7 @@ def test_translation_through_the_runner(tiny, tmp_path):
 
 
 def test_chat_attacks_through_the_runner(tiny, tmp_path):
-    from dew_nb.evaluation.endpoint import LocalServer
+    from dew_nb.evaluation.attacks.endpoint import LocalServer
     reply = lambda body: "Rewritten: " + body["messages"][-1]["content"][-40:]
     with LocalServer(reply) as srv:
         more = "".join(f"""
@@ -240,7 +240,7 @@ def test_chat_attacks_through_the_runner(tiny, tmp_path):
 
 def test_a_model_of_this_process_rewrites_and_judges(tiny, tmp_path, monkeypatch):
     "Without base_url the host itself answers; its answers are kept, and what is wrong with them stands beside the changes"
-    from dew_nb.evaluation.localchat import LocalChat
+    from dew_nb.evaluation.attacks.localchat import LocalChat
     asked, answer = [], LocalChat.answer
     def counted(self, prompts, seeds):
         asked.extend(prompts)
@@ -266,7 +266,7 @@ def test_a_model_of_this_process_rewrites_and_judges(tiny, tmp_path, monkeypatch
 
 
 def test_a_judge_compares_texts_with_the_unmarked_ones(tiny, tmp_path):
-    from dew_nb.evaluation.endpoint import LocalServer
+    from dew_nb.evaluation.attacks.endpoint import LocalServer
     def reply(body):                                                 # likes the sample with more e's
         q = body["messages"][-1]["content"]
         if "=== End of Sample 2" not in q: return "what?"
@@ -305,7 +305,7 @@ def test_attacks_one_after_the_other(tiny, tmp_path):
 
 
 def test_a_text_that_the_server_refuses(tiny, tmp_path):
-    from dew_nb.evaluation.endpoint import ChatRefused, LocalServer
+    from dew_nb.evaluation.attacks.endpoint import ChatRefused, LocalServer
     n = []
     def reply(body):
         n.append(1)
@@ -526,7 +526,7 @@ class Own(Base):
     def green(self): return Part().of(self.seed)
     def processor(self, prompt_length): return helper
 if __name__ == '__main__':
-    from dew_nb.evaluation.studies import own_code
+    from dew_nb.evaluation.studies.plan import own_code
     print(own_code(Own), own_code(Part), own_code(helper))
 '''
 

@@ -11,10 +11,10 @@ import uvicorn
 
 from browser import CHROMIUM, Browser
 from dew_nb import DEW, DEWConfig, Detector, SecretKey
-from dew_nb.identification import identify
-from dew_nb.serve import dew_serve
-from dew_nb.service import Limits, make_app
-from dew_nb.sources import reference_texts
+from dew_nb.read.identification import identify
+from dew_nb.shell.serve import dew_serve
+from dew_nb.serving.service import Limits, make_app
+from dew_nb.mark.sources import reference_texts
 from forks import SAFE, Forked
 from quick import Letters, toy_host
 
@@ -43,7 +43,7 @@ def process(*args, fresh=False, **env):
     "dew_serve in a process of its own: (process, address, log file); a fork where that is safe, unless it is to be `fresh`"
     args = ['--port', '0', *map(str, args)]
     log = Path(args[-1]).parent/f'log-{time.monotonic_ns()}.txt'
-    code = 'import sys; from dew_nb.serve import dew_serve; sys.exit(dew_serve())'
+    code = 'import sys; from dew_nb.shell.serve import dew_serve; sys.exit(dew_serve())'
     env = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1', 'OMP_WAIT_POLICY': 'PASSIVE', **env}
     with open(log, 'wb') as f:
         if SAFE and not fresh: p = Forked(lambda: dew_serve(args), stdout=f, stderr=f, env=env)

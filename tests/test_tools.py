@@ -254,7 +254,7 @@ def command(name, code, step='clean'): return run_tests.Task(step, name, [sys.ex
 def test_tasks():
     "A step is its notebooks or files of tests; one of them can be named; the long ones begin"
     names = [t.name for t in run_tests.tasks_of('nbs')]
-    assert 'nbs/00_keys.ipynb' in names and len(names) == len(set(names)) == len(find_notebooks(ROOT/'nbs'))
+    assert 'nbs/mark/00_keys.ipynb' in names and len(names) == len(set(names)) == len(find_notebooks(ROOT/'nbs'))
     assert [t.name for t in run_tests.tasks_of('tests/test_tools.py')] == ['tests/test_tools.py']
     order = run_tests.in_order(run_tests.tasks_of('pytest'))
     assert order[0].name == 'tests/test_runner.py' and len(order) == len(list((ROOT/'tests').glob('test_*.py')))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dew_nb import DEW, DEWConfig, Detector, SecretKey
-from dew_nb.insertion import DEWWatermarkingConfig
+from dew_nb.mark.insertion import DEWWatermarkingConfig
 from forks import SAFE, Forked
 from quick import Letters, toy_host
 
@@ -113,7 +113,7 @@ def test_decoding_that_draws_nothing_is_refused(wm):
 
 def test_long_text_in_pieces(wm, monkeypatch):
     "A kernel without a linear form sums a sample of pairs; about the same z"
-    import dew_nb.detection as d, dew_nb.keynull as k, dew_nb.text as t
+    import dew_nb.read.detection as d, dew_nb.stats.keynull as k, dew_nb.read.text as t
     rng = np.random.default_rng(0)
     words = [''.join(chr(97+c) for c in rng.integers(0, 26, 4)) for _ in range(300)]
     text = ' '.join(rng.choice(words, 900))

@@ -11,11 +11,11 @@ import pytest
 import torch
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-import dew_nb.vllm as served
+import dew_nb.serving.vllm as served
 from dew_nb import DEW, DEWConfig, Detector, SecretKey
-from dew_nb.insertion import DEWLogitsProcessor
-from dew_nb.rows import sorted_cut
-from dew_nb.vllm import ListBatch, Marker, load_scheme, processor_class, take_over
+from dew_nb.mark.insertion import DEWLogitsProcessor
+from dew_nb.serving.vllm_rows import sorted_cut
+from dew_nb.serving.vllm import ListBatch, Marker, load_scheme, processor_class, take_over
 from quick import Letters, toy_host
 
 KEYS = dict(default=SecretKey(b'an example key: never use this one'), bob=SecretKey(b'another example: never use this one'))
@@ -210,7 +210,7 @@ def test_loaded_by_name(files, monkeypatch):
     "getattr of the module gives a class of both interfaces, the same one each time, that starts with the file of the environment"
     first, second = fake_vllm(monkeypatch)
     cls = getattr(served, 'DEW')
-    assert issubclass(cls, first) and issubclass(cls, second) and cls is served.DEW and cls.__module__ == 'dew_nb.vllm'
+    assert issubclass(cls, first) and issubclass(cls, second) and cls is served.DEW and cls.__module__ == 'dew_nb.serving.vllm'
     monkeypatch.setenv('DEW_SCHEME', str(files['default']))
     proc = cls(SimpleNamespace(speculative_config=None, model_config=None), torch.device('cpu'), False)
     assert proc.is_argmax_invariant() and 'default' in repr(proc)

@@ -1,6 +1,6 @@
 """Where a notebook's time goes: seconds of work of its cells, in a fork of a warm process as in run_tests.py.
 
-    python tools/cell_times.py nbs/34_scan.ipynb [...] [--least SECONDS] [--profile ROWS]
+    python tools/cell_times.py nbs/read/05_scan.ipynb [...] [--least SECONDS] [--profile ROWS]
 
 --profile adds the functions of the project and of its libraries in which most of the time is spent."""
 import argparse, cProfile, os, pstats, resource, sys

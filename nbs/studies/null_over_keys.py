@@ -20,10 +20,10 @@ import numpy as np
 import pandas as pd
 
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
-from dew_nb.detection import scores_over_keys
-from dew_nb.evaluation.content import machine, read_texts, study_key, write_texts
-from dew_nb.evaluation.corpora import build_corpus
-from dew_nb.evaluation.sampling import complete
+from dew_nb.read.detection import scores_over_keys
+from dew_nb.evaluation.texts.content import machine, read_texts, study_key, write_texts
+from dew_nb.evaluation.texts.corpora import build_corpus
+from dew_nb.evaluation.texts.sampling import complete
 
 FULL = 'paper', 'calibrated'                           # whose scores are all stored
 Z = {.1: 1.2815515655, .05: 1.6448536270, .01: 2.3263478740, .001: 3.0902323062}

@@ -27,15 +27,15 @@ import torch
 from scipy.stats import binom
 
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
-from dew_nb.assets import asset_path
-from dew_nb.encoders import wrap_encoder
-from dew_nb.evaluation.content import machine, study_key
-from dew_nb.evaluation.corpora import build_corpus
-from dew_nb.hosts import wrap_host
-from dew_nb.compiled import CompiledContexts
-from dew_nb.tables import TokenTable
-from dew_nb.tournament import TournamentRule, layer_normals
-from dew_nb.whitening import unit_rows
+from dew_nb.models.assets import asset_path
+from dew_nb.models.encoders import wrap_encoder
+from dew_nb.evaluation.texts.content import machine, study_key
+from dew_nb.evaluation.texts.corpora import build_corpus
+from dew_nb.models.hosts import wrap_host
+from dew_nb.mark.compiled import CompiledContexts
+from dew_nb.mark.tables import TokenTable
+from dew_nb.mark.tournament import TournamentRule, layer_normals
+from dew_nb.mark.whitening import unit_rows
 
 class Folded:
     "Contexts whose ids are brought into a tokenizer's range: random weights give random ids"

@@ -20,12 +20,12 @@ import pandas as pd
 import torch
 
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
-from dew_nb.detection import scores_over_keys
-from dew_nb.evaluation.content import machine, read_texts, study_key
-from dew_nb.evaluation.corpora import movie_reviews
-from dew_nb.keynull import key_null, pair_sum
-from dew_nb.null import NormalNull
-from dew_nb.whitening import unit_rows
+from dew_nb.read.detection import scores_over_keys
+from dew_nb.evaluation.texts.content import machine, read_texts, study_key
+from dew_nb.evaluation.texts.corpora import movie_reviews
+from dew_nb.stats.keynull import key_null, pair_sum
+from dew_nb.stats.null import NormalNull
+from dew_nb.mark.whitening import unit_rows
 
 LEVELS = 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7
 DATA = Path(__file__).parent/'data'
