@@ -65,7 +65,7 @@ def warm():
     for o in ('torch', 'transformers.models.llama.modeling_llama', 'transformers.models.bert.modeling_bert', 'sentence_transformers',
               'dew_nb.read.detection', 'dew_nb.mark.insertion', 'dew_nb.evaluation.studies.results', 'dew_nb.evaluation.studies.plan'): importlib.import_module(o)
     import dew_nb
-    from dew_nb import shell
+    from dew_nb.shell import arguments as shell
     full = shell.read_config
     def read_config(args): return replace(c, n=128) if (c := full(args)).rule == 'bias' else c    # a small table
     host, enc = toy_host(device='cpu'), dew_nb.load_encoder(device='cpu')
@@ -151,7 +151,7 @@ def test_new_key(tmp_path):
 
 def test_help_is_quick():
     "Neither the module nor --help loads torch; what must precede torch is set by then, unless the user has set it"
-    code = "import sys; from dew_nb import commands as c; [f(['--help']) for f in (c.dew_mark, c.dew_detect, c.dew_eval)]; " \
+    code = "import sys; from dew_nb.shell import commands as c; [f(['--help']) for f in (c.dew_mark, c.dew_detect, c.dew_eval)]; " \
            "print('LOADED', sorted({'torch', 'transformers', 'numpy', 'pandas'} & set(sys.modules))); " \
            "import os, importlib, dew_nb; print(os.environ['OMP_WAIT_POLICY']); os.environ['OMP_WAIT_POLICY'] = 'ACTIVE'; " \
            "importlib.reload(dew_nb); print(os.environ['OMP_WAIT_POLICY'])"

@@ -8,7 +8,8 @@ import pytest
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from dew_nb import borrowed, donors, neighbours, scheme
+from dew_nb.transfer import borrowed, donors, neighbours
+from dew_nb.mark import scheme
 from dew_nb.models.assets import ASSETS, asset_path, cache_dir
 from dew_nb.transfer.borrowed import agnostic_scheme, donor_scheme
 from dew_nb.transfer.donors import KINDS, donor_embeddings, donor_map, donor_tokenizer, explain_tokens, token_texts

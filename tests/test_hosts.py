@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from dew_nb import assets
+from dew_nb.models import assets
 from dew_nb.models.assets import ASSETS, Asset, Wheel, asset_path, fetch_wheel
 from dew_nb.models.encoders import Encoder, load_encoder, wrap_encoder
 from dew_nb.models.hosts import fold_heads, load_host, wrap_host
@@ -61,7 +61,7 @@ def script(asset, body):
     return textwrap.dedent(f"""
         import os, sys, time, signal, logging
         from pathlib import Path
-        from dew_nb import assets
+        from dew_nb.models import assets
         from dew_nb.models.assets import Asset, Wheel
         assets.ASSETS["tiny"] = {asset!r}
         """) + textwrap.dedent(body)

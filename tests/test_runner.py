@@ -10,7 +10,7 @@ pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
 from dew_nb.shell.commands import dew_eval
-from dew_nb.evaluation import bench as bench_room
+from dew_nb.evaluation.studies import bench as bench_room
 from dew_nb.evaluation.studies.bench import Bench
 from dew_nb.evaluation.texts.sampling import complete
 from dew_nb.evaluation.studies.kinds import find_scheme
@@ -79,7 +79,7 @@ def run_slowly(toml, out, slow, only, patience):
     "The command, for a process of its own; `slow` makes a unit long enough to be killed in. It says what it does itself"
     from threading import RLock
     from tqdm.auto import tqdm
-    from dew_nb.evaluation import runner, units
+    from dew_nb.evaluation.studies import runner, units
     tqdm.set_lock(RLock())                             # a fork's own: one that is killed would keep the lock of all
     torch.set_num_threads(1)
     write, do = units.as_bytes, runner.do_unit

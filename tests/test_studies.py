@@ -143,8 +143,10 @@ def test_donors_in_small(tiny, tmp_path, monkeypatch):
     np, pd = pytest.importorskip('numpy'), pytest.importorskip('pandas')
     from functools import cache
     import dew_nb
-    from dew_nb import borrowed, donors, scheme
-    from dew_nb.evaluation import bench, schemes
+    from dew_nb.transfer import borrowed, donors
+    from dew_nb.mark import scheme
+    from dew_nb.evaluation.studies import bench
+    from dew_nb.evaluation.schemes import base as schemes
     from dew_nb.evaluation.texts.content import read_texts
     few, load = scheme.reference_texts()[::16], cache(bench.load_host)     # a small sample for spaces and anchors; hosts are read once
     for m in (donors, scheme): monkeypatch.setattr(m, 'reference_texts', lambda: few)
@@ -433,7 +435,8 @@ def test_stored_texts_of_the_larger_host_have_their_stored_scores(name):
     "Detectors that ask for no model but the encoder, on marked texts, unmarked ones and French ones; the tokenizer is that of the host"
     np = pytest.importorskip('numpy')
     from types import SimpleNamespace
-    from dew_nb import assets, load_encoder, load_host
+    from dew_nb import load_encoder, load_host
+    from dew_nb.models import assets
     from dew_nb.evaluation.studies.kinds import find_scheme
     from dew_nb.evaluation.studies.store import load_results
     r = load_results(STUDIES/'data'/'schemes_real')

@@ -69,7 +69,7 @@ def test_sub_keys_stay_with_their_text(wm, tmp_path, monkeypatch):
 
 def test_cuts_reach_a_kernel_side_by_side(monkeypatch):
     "vLLM's kernel for top-k and top-p takes pointers: columns of a table would be read wrongly"
-    from dew_nb import rows
+    from dew_nb.serving import vllm_rows as rows
     seen = []
     def cut(logits, k, p):
         seen.append((k.is_contiguous(), p.is_contiguous(), k.tolist(), p.tolist()))

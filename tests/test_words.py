@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dew_nb import DEW, DEWConfig, Detector, SecretKey
-from dew_nb import wordspace
+from dew_nb.mark import wordspace
 from dew_nb.models.tokenization import backend
 from dew_nb.mark.whitening import unit_rows
 from dew_nb.mark.words import words

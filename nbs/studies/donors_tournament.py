@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from dew_nb import compiled
+from dew_nb.mark import compiled
 from dew_nb.evaluation.studies.bench import Bench
 from dew_nb.evaluation.texts.content import machine, read_texts, write_texts
 from dew_nb.evaluation.studies.kinds import make_attack
