@@ -386,9 +386,9 @@ def test_a_donor_scheme_is_a_build_with_its_tokens(smol, words, read_once):
     same = DEW.build(smol, Letters(), key, reference=few, tokens=tokens, **kw)
     assert torch.equal(wm.table.rows, same.table.rows) and wm.table.meta == same.table.meta
     assert torch.equal(wm.table.rows, borrowed.donor_table(smol, words, Letters(), key, reference=few, **kw).rows)
-    assert not wm.table.rows[tokens.dead].any() and wm.blueprint.tokens.report.counts() == tokens.report.counts()
+    assert not wm.table.rows[tokens.excluded].any() and wm.blueprint.tokens.report.counts() == tokens.report.counts()
     assert wm.table.meta['config']['token_whitening'] == 'frequency'
-    for change in (dict(embeddings=tokens.embeddings[:-1]), dict(dead=tokens.dead[:-1])):
+    for change in (dict(embeddings=tokens.embeddings[:-1]), dict(excluded=tokens.excluded[:-1])):
         with pytest.raises(ValueError, match='49,151 rows, but smollm2-135m has 49,152'):
             DEW.build(smol, Letters(), key, reference=few, tokens=dataclasses.replace(tokens, **change))
 

@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['PUBLIC', 'token_vectors', 'cached_token_vectors', 'squeeze', 'quantise', 'restore', 'packaged_vectors',
-           'narrow_vectors', 'compile_table', 'CompiledContexts']
+           'narrow_vectors', 'compile_table', 'CompiledConfig', 'CompiledContexts', 'repeats_in_similar_context']
 
 # %% ../../nbs/mark/11_compiled.ipynb #d2b8cfd1
 import hashlib, math
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
 
@@ -21,9 +22,12 @@ from tqdm.auto import tqdm
 # %% ../../nbs/mark/11_compiled.ipynb #9f647b5f
 from ..models.artefacts import cached_tensor
 from ..models.assets import cache_dir
-from .context import keep_tokenizer, kept_tokenizer
+from .config import check_number, check_whole
+from .context import keep_tokenizer, kept_units
 from .keys import SecretKey, keyed_normals
-from ..models.tokenization import backend, special_ids
+from .protocols import ContextSpace, Part, register_contexts
+from .windows import next_windows
+from ..models.tokenization import TokenUnits, backend
 from .whitening import SHORT, count_weights, unit_rows, zipf_weights
 
 # %% ../../nbs/mark/11_compiled.ipynb #c007
@@ -123,40 +127,54 @@ def compile_table(
     S = (vectors - p @ vectors)*used[:,None]
     return S if damping is None else S*(damping/(damping + p))[:,None]
 
+# %% ../../nbs/mark/11_compiled.ipynb #85fcd57f
+@dataclass(frozen=True)
+class CompiledConfig(Part):
+    "The choices of compiled contexts"
+    flat = dict(context_decay='decay', context_damping='damping', context_width='width')
+    k: int = 4 # tokens in a context window
+    decay: float = .62 # weight of a token over that of the next one; 1: flat
+    damping: float|None = 1e-3 # a of a/(a + frequency); None: all tokens count alike
+    width: int|None = 64 # of the vectors; None: as wide as the encoder's
+    token_repeat: float = 1. # kernel with an earlier pair from which a token has no bit; 1: off
+    def __post_init__(self):
+        check_whole('k', self.k, 1, 512)
+        check_number('context_decay', self.decay, 0, 1)
+        if self.damping is not None: check_number('context_damping', self.damping, 0, 1)
+        if self.width is not None: check_whole('context_width', self.width, 2, 1 << 16)
+        check_number('token_repeat', self.token_repeat, 0, 1)
+
 # %% ../../nbs/mark/11_compiled.ipynb #960d7e91
-class CompiledContexts:
+class CompiledContexts(ContextSpace):
     "Windows of token ids to unit context vectors, by a table"
-    needs_encoder = False
+    Config = CompiledConfig
     def __init__(self,
         table:torch.Tensor, # (V, d) from `compile_table`
-        tokenizer, # the host's, fast
+        tokenizer, # the host's, fast, or its `TokenUnits`
         k:int, # window width
-        decay:float=1. # weight of a token over that of the next one; 1: flat
+        decay:float=1., # weight of a token over that of the next one; 1: flat
+        token_repeat:float=1. # kernel with an earlier pair from which a token has no bit; 1: off
     ):
-        self.table, self.k, self.decay = table, k, decay
-        self.tok, self.special = backend(tokenizer), special_ids(tokenizer)
+        self.table, self.k, self.decay, self.token_repeat = table, k, decay, token_repeat
+        self.units = tokenizer if isinstance(tokenizer, TokenUnits) else TokenUnits(tokenizer)
+        self.dim, self.device = table.shape[1], table.device
+        self._weights = self.weights.to(self.device)
+        self._rows = table.float() if self.device.type == 'cpu' else table      # a CPU is faster with float32
     def __repr__(self): return f'CompiledContexts(k={self.k}, decay={self.decay}, d={self.dim})'
     @property
-    def dim(self) -> int: return self.table.shape[1]
+    def tok(self): return self.units.tok
     @property
-    def device(self): return self.table.device
+    def special(self) -> np.ndarray: return self.units.special
     @property
-    def weights(self) -> torch.Tensor:
-        "(k,) of the tokens in a window, the last one has 1"
-        return self.decay**torch.arange(self.k-1, -1, -1.)
-    @cached_property
-    def _weights(self) -> torch.Tensor: return self.weights.to(self.device)
-    @cached_property
-    def _rows(self) -> torch.Tensor:
-        "The table as it is looked up: a CPU is faster with float32"
-        return self.table.float() if self.device.type == 'cpu' else self.table
+    def weights(self) -> torch.Tensor: return self.decay**torch.arange(self.k-1, -1, -1.) # (k,), the last one has 1
+
+register_contexts('compiled', CompiledContexts)
 
 # %% ../../nbs/mark/11_compiled.ipynb #2454d6ef
 @patch
 def encode(self:CompiledContexts,
     windows, # (N, k) ids, numpy or torch
-    check:bool=True, # not needed here: a table has no NaN
-    transformed:bool=True # likewise: there is no transform
+    check:bool=True # not needed here: a table has no NaN
 ) -> torch.Tensor:
     "(N, d) unit vectors of windows; 0 for a window without any"
     w = torch.as_tensor(np.asarray(windows) if isinstance(windows, list) else windows)
@@ -176,29 +194,59 @@ def to(self:CompiledContexts,
 ) -> CompiledContexts:
     "The same contexts on a device; these, if they are there"
     if torch.device(device) == self.device: return self
-    return CompiledContexts(self.table.to(device), self.tok, self.k, self.decay)._with(self.special)
+    return CompiledContexts(self.table.to(device), self.units, self.k, self.decay, self.token_repeat)
 
-# %% ../../nbs/mark/11_compiled.ipynb #c028
+# %% ../../nbs/mark/11_compiled.ipynb #7c122966
+def repeats_in_similar_context(
+    text:torch.Tensor, # (B, T) ids so far, without the prompt; -1: none
+    c:torch.Tensor, # (B, d) contexts of the last windows
+    at:torch.Tensor, # (B, m) tokens in question
+    rule, # a `Rule`: its kernel says what is similar
+    contexts # where the contexts come from; has `token_repeat`
+) -> torch.Tensor:
+    "(B, m) whether a token has stood in the text after a window much like the last one"
+    if text.shape[1] < contexts.k: return torch.zeros_like(at, dtype=torch.bool)
+    V, w = len(rule.table), text.unfold(1, contexts.k, 1)[:, :-1]    # the windows, (B, T-k, k), before
+    after = text[:, contexts.k:]                                     # these tokens
+    past = contexts.encode(w.flatten(0, 1)).unflatten(0, w.shape[:2])
+    rho_C = (past @ c[...,None])[...,0]
+    alike = rule.kernel(torch.ones_like(rho_C), rho_C) >= contexts.token_repeat - 1e-6
+    alike &= (w >= 0).all(-1) & (after >= 0) & (after < V)
+    said = torch.zeros(len(text), V+1, dtype=torch.bool, device=text.device)
+    return said.scatter_(1, torch.where(alike, after, V), True).gather(1, at.clamp_max(V))
+
+# %% ../../nbs/mark/11_compiled.ipynb #6e0230a0
 @patch
-def _with(self:CompiledContexts, special):
-    "The same with other special tokens"
-    self.special = special
-    return self
+def place(self:CompiledContexts,
+    text:torch.Tensor, # (B, C) ids, one text a row
+    ids:torch.Tensor|None, # (B, m) candidates; None: all tokens
+    rule, # a `Rule`
+    state # a `MarkState`
+) -> tuple: # (B, d) contexts; (B, 1) or (B, m) bool: may be marked
+    "The context of the next token of each answer, and which candidates may be marked"
+    w, full = next_windows(text, state, self.k, rule.repeats)
+    c, on = self.encode(w), full[:,None]
+    if self.token_repeat == 1: return c, on
+    at = torch.arange(text.shape[1], device=text.device)
+    answer = text.masked_fill((at < state.start[:,None]) | (at >= state.end[:,None]), -1)
+    if ids is None: ids = torch.arange(len(rule.table), device=text.device).expand(len(text), -1)
+    return c, on & ~repeats_in_similar_context(answer, c, ids, rule, self)
 
 # %% ../../nbs/mark/11_compiled.ipynb #c033
 @patch(cls_method=True)
 def prepare(cls:CompiledContexts,
     encoder, # from `load_encoder`
     host, # from `load_host`
-    config, # a `DEWConfig`: k and what begins with context_
+    config, # a `DEWConfig`
     reference, # a sample of ordinary text, for frequencies
     progress:bool|None=None # a progress bar; False: none
 ) -> tuple:
     "The context space of a host, and the reference sample as it was"
-    E = narrow_vectors(encoder, host, config.context_width, progress)
+    c = config.contexts
+    E = narrow_vectors(encoder, host, c.width, progress)
     frequency = count_weights(reference.counts, zipf_weights(len(E)), .05)
-    S = compile_table(E, frequency, config.context_damping).half()
-    return cls(S.to(host.device), host.tokenizer, config.k, config.context_decay), reference
+    S = compile_table(E, frequency, c.damping).half()
+    return cls(S.to(host.device), host.tokenizer, c.k, c.decay, c.token_repeat), reference
 
 # %% ../../nbs/mark/11_compiled.ipynb #c034
 @patch
@@ -211,9 +259,9 @@ def state(self:CompiledContexts) -> tuple:
 def from_state(cls:CompiledContexts,
     tensors:dict, # as `state` gave them
     meta:dict, # likewise
-    k:int, # window width
-    encoder=None # not needed
+    config, # a `DEWConfig`
+    encoder=None, # not needed
+    device=None # where to put the table
 ) -> CompiledContexts:
     "The context space of a file"
-    new = cls(tensors['contexts'], kept_tokenizer(tensors), k, meta['decay'])
-    return new._with(tensors['special'].numpy())
+    return cls(tensors['contexts'].to(device), kept_units(tensors), config.k, meta['decay'], config.contexts.token_repeat)

@@ -107,10 +107,10 @@ class TokenSpace:
     "Token vectors, how to whiten them, and which tokens carry no mark"
     embeddings: torch.Tensor # (V, d) a row for each token of the host
     whitening: Whitening|None # how to whiten them; None: not at all
-    dead: np.ndarray # (V,) bool, tokens that carry no mark
+    excluded: np.ndarray # (V,) bool, tokens that carry no mark
     meta: dict # what to remember with the table
     report: object = None # more about the tokens
-    few: tuple|None = None # (ids, unit vectors) of the only tokens needed; None: all
+    some: tuple|None = None # (ids, unit vectors) of the only tokens needed; None: all
     def __repr__(self): return 'TokenSpace(tokens={:,}, d={})'.format(*self.embeddings.shape)
 
 # %% ../../nbs/mark/07_sources.ipynb #c018
@@ -120,7 +120,7 @@ def check(self:TokenSpace,
 ):
     "Refuse vectors that are not one for each token of the host"
     V = len(host.embeddings)
-    for what,x in (('embeddings', self.embeddings), ('dead', self.dead)):
+    for what,x in (('embeddings', self.embeddings), ('excluded', self.excluded)):
         if len(x) != V: raise ValueError(
             f'{what} of the token space has {len(x):,} rows, but {host.name} has {V:,} '
             'tokens. Make it with one row for each row of host.embeddings.')
@@ -130,10 +130,10 @@ def unmarked_tokens(
     host # from `load_host`
 ) -> np.ndarray:
     "(V,) bool: special tokens and rows past the tokenizer's size"
-    special, dead = special_ids(host.tokenizer), np.zeros(len(host.embeddings), bool)
-    dead[special[special < len(dead)]] = True
-    dead[len(host.tokenizer):] = True
-    return dead
+    special, excluded = special_ids(host.tokenizer), np.zeros(len(host.embeddings), bool)
+    excluded[special[special < len(excluded)]] = True
+    excluded[len(host.tokenizer):] = True
+    return excluded
 
 # %% ../../nbs/mark/07_sources.ipynb #175ad126
 def _fit_kept(x, weights, shrinkage, exclude):
@@ -181,8 +181,8 @@ def narrow(self:TokenSpace,
 ) -> TokenSpace:
     "The same space, for some tokens only"
     ids = np.unique(np.asarray(ids, np.int64))
-    ids = ids[ids < len(self.dead)]
-    live = ~self.dead[ids] & usable_rows(self.embeddings[ids])
+    ids = ids[ids < len(self.excluded)]
+    live = ~self.excluded[ids] & usable_rows(self.embeddings[ids])
     ids = torch.from_numpy(ids[live])
     e_T = unit_vectors(self.embeddings[ids], self.whitening, device)
-    return replace(self, few=(ids.to(e_T.device), e_T))
+    return replace(self, some=(ids.to(e_T.device), e_T))

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['log', 'NARROW', 'layer_kernel', 'WIDTH', 'layer_normals', 'layer_signs', 'layer_contexts', 'sign_correlation',
-           'SignKernel', 'SignDraws', 'one_kernel', 'LayerKernel', 'tournament', 'layer_weights', 'TournamentRule',
-           'project_tokens', 'permute_rows', 'spread', 'said_alike']
+           'SignKernel', 'SignDraws', 'one_kernel', 'LayerKernel', 'tournament', 'layer_weights', 'TournamentConfig',
+           'TournamentRule', 'project_tokens', 'permute_rows', 'scatter_logprobs']
 
 # %% ../../nbs/mark/21_tournament.ipynb #711f3893
 import hmac, logging, math
@@ -14,7 +14,8 @@ from functools import cached_property
 import numpy as np
 import torch
 from fastcore.basics import patch
-from .config import DEWConfig
+from .config import DEWConfig, check_choice, check_whole
+from .protocols import Part, Rule, find_contexts, register_rule
 from .keys import SecretKey, keyed_normals, keyed_permutation, stacked_normals
 from ..stats.null import NormalNull
 from .tables import TokenTable
@@ -191,35 +192,59 @@ def layer_weights(
     w = torch.linspace(10, 1, layers)
     return w/w.sum()
 
+# %% ../../nbs/mark/21_tournament.ipynb #b794833f
+@dataclass(frozen=True)
+class TournamentConfig(Part):
+    "The choices of the tournament"
+    layers: int = 30 # coin tosses a step
+    order: int = 2 # 1: as smooth as the bias rule; each further one is sharper in the context
+    m: int = 256 # candidates per step, for candidates='top_m'
+    n: int|None = 64 # width of projected tokens; None: 64
+    candidates: str = 'top_m' # 'top_m' or 'all'
+    keys: int = 1 # sub-keys of the one secret, of which each text draws one
+    def __post_init__(self):
+        check_whole('layers', self.layers, 1, 256)
+        check_whole('order', self.order, 1, 8)
+        check_whole('m', self.m, 1)
+        if self.n is not None: check_whole('n', self.n, 2, 1 << 16)
+        check_choice('candidates', self.candidates, ('top_m', 'nucleus', 'all'))
+        check_whole('keys', self.keys, 1, 4096)
+    def check(self, config):
+        where = config.contexts.name
+        if self.keys > 1 and not find_contexts(where).many_keys: raise ValueError(
+            f'keys={self.keys} does not go together with contexts={where!r} yet: take keys=1, or another preset')
+    def check_host(self, V, name):
+        if self.candidates == 'top_m' and self.m > V: raise ValueError(
+            f'm must be at most the vocabulary size {V:,} of {name}, got {self.m}')
+
 # %% ../../nbs/mark/21_tournament.ipynb #41489156
 @dataclass(frozen=True, eq=False)
-class TournamentRule:
+class TournamentRule(Rule):
     "Thirty keyed, smooth coin tosses a step"
-    config: DEWConfig # the choices
+    Config = TournamentConfig
+    after_warpers = True # it acts after temperature, top-k and top-p
+    repeats = 'window' # what counts once in a text
+    scale = 1. # the largest score
+    allowance_short = .009 # what a key may lean towards a kind of text, in standard deviations of one score
+    config: TournamentConfig # the choices
     table: TokenTable # (V, n) projected unit token rows
     M: torch.Tensor # (keys*layers, d_C, n)
     a: torch.Tensor # (keys*layers, order-1, d_C)
-    far: float = .025 # what `lean` grows to with a text's length; 0: it does not
-    last = True # it acts after temperature, top-k and top-p
-    repeats = 'window' # what counts once in a text
-    scale = 1. # the largest score
-    lean = .009 # what a key may lean towards a kind of text, in standard deviations of one score
-    @cached_property
-    def weights(self) -> torch.Tensor: return layer_weights(len(self.M)//self.keys).to(self.M)
+    allowance_long: float = .025 # what it grows to with a text's length; 0: it does not
     @property
     def keys(self) -> int: return self.config.keys
-    @cached_property
-    def _by_context(self) -> torch.Tensor:
-        "(d_C, layers*n) the matrices side by side, as contexts want them"
-        return self.M.swapaxes(0, 1).flatten(1).contiguous()
-    @cached_property
-    def _by_key(self) -> torch.Tensor:
-        "(keys, n, d_C*layers) the matrices of each sub-key, as tokens want them"
-        return self.M.unflatten(0, (self.keys, -1)).permute(0, 3, 2, 1).flatten(2).contiguous()
     @property
     def kernel(self) -> SignKernel: return SignKernel(self.config.order)
     @cached_property
+    def weights(self) -> torch.Tensor: return layer_weights(len(self.M)//self.keys).to(self.M)
+    @cached_property
     def sd(self) -> float: return float(self.weights.square().sum().sqrt()) # of one score, no mark
+    @cached_property
+    def _by_context(self): return self.M.swapaxes(0, 1).flatten(1).contiguous() # (d_C, layers*n), as contexts want them
+    @cached_property
+    def _by_key(self): return self.M.unflatten(0, (self.keys, -1)).permute(0, 3, 2, 1).flatten(2).contiguous() # (keys, n, d_C*layers), as tokens do
+
+register_rule('tournament', TournamentRule)
 
 # %% ../../nbs/mark/21_tournament.ipynb #c032
 WIDTH = 64                                   # of projected tokens, unless n says otherwise
@@ -236,8 +261,8 @@ def project_tokens(
     V, d = tokens.embeddings.shape
     R = torch.from_numpy(keyed_normals(key, 'tournament R', (d, n))).float().to(device)
     rows = torch.zeros(V, n, dtype=dtype, device=device)
-    if tokens.few is not None:
-        ids, e_T = tokens.few
+    if tokens.some is not None:
+        ids, e_T = tokens.some
         rows[ids.to(rows.device)] = unit_rows(e_T.to(R.device) @ R).to(dtype)
         return rows
     mean, w = 0., tokens.whitening
@@ -245,8 +270,8 @@ def project_tokens(
     for i in range(0, V, chunk):              # lengths go in the end: whitening and R are one matrix
         x = torch.as_tensor(as_float_array(tokens.embeddings[i:i+chunk])).to(R) - mean
         rows[i:i+chunk] = unit_rows(x @ R).to(dtype)
-    dead = tokens.dead | ~usable_rows(tokens.embeddings)
-    rows[torch.from_numpy(dead).to(rows.device)] = 0
+    excluded = tokens.excluded | ~usable_rows(tokens.embeddings)
+    rows[torch.from_numpy(excluded).to(rows.device)] = 0
     return rows
 
 # %% ../../nbs/mark/21_tournament.ipynb #law2
@@ -272,14 +297,15 @@ def make(cls:TournamentRule,
     progress:bool|None=None # not needed
 ) -> TournamentRule:
     "The rule under a key"
-    n = config.n or WIDTH
+    choices = config.rule
+    n = choices.n or WIDTH
     if config.hashed: d_C = n                                # contexts are made under the key, as wide as tokens
     rows = project_tokens(key, tokens, n, dtype, device)
     if config.permuted: permute_rows(rows, key)
-    normals = [layer_normals(k, config.layers, config.order, d_C, n) for k in key.split(config.keys)]
+    normals = [layer_normals(k, choices.layers, choices.order, d_C, n) for k in key.split(choices.keys)]
     M, a = (torch.cat(x).to(rows.device) for x in zip(*normals))
     meta = dict(meta or {}, key=key.fingerprint, d_C=d_C)
-    return cls(config, TokenTable(rows, torch.empty(d_C, 0), n, False, meta), M, a)
+    return cls(choices, TokenTable(rows, torch.empty(d_C, 0), n, False, meta), M, a)
 
 # %% ../../nbs/mark/21_tournament.ipynb #cb958a37
 @patch
@@ -332,30 +358,32 @@ def score(self:TournamentRule,
 
 # %% ../../nbs/mark/21_tournament.ipynb #6436e807
 @patch
-def likeliest(self:TournamentRule,
+def candidates(self:TournamentRule,
     logits:torch.Tensor # (B, V') after temperature, top-k and top-p
-) -> tuple: # (B, V') and (B, m) logarithms of probabilities, (B, m) ids
+) -> tuple: # (B, V') and (B, m) logarithms of probabilities, (B, m) ids; None: all
     "All tokens' probabilities and those of the m likeliest tokens, in no order"
     logp = logits.float().log_softmax(-1)
+    if self.config.candidates == 'all': return logp, logp, None
     return logp, *logp.topk(min(self.config.m, logp.shape[1]), dim=1, sorted=False)
 
 # %% ../../nbs/mark/21_tournament.ipynb #b556ae19
 @patch
 def play(self:TournamentRule,
-    few:torch.Tensor, # (B, m) logarithms of the probabilities of some tokens
-    ids:torch.Tensor, # (B, m) which tokens
+    top_logp:torch.Tensor, # (B, m) logarithms of the probabilities of the candidates
+    ids:torch.Tensor|None, # (B, m) which tokens; None: all
     q:torch.Tensor, # (B, layers, n) contexts from `project`
-    on:torch.Tensor # (B, 1) or (B, m): 1 where there are bits, else 0
+    on:torch.Tensor # (B, 1) or (B, m): where there are bits
 ) -> torch.Tensor:
     "(B, m+1) logarithms: their probabilities after the tournament, and what the others are multiplied with"
-    p = few.exp()
-    lump = (1 - p.sum(1, keepdim=True)).clamp_min(1e-20)
+    if ids is None: return self._among_all(top_logp, q, on)
+    p, on = top_logp.exp(), on.to(q)
+    mass = (1 - p.sum(1, keepdim=True)).clamp_min(1e-20)                # what remains
     beta = torch.nn.functional.pad(self.bits(q, ids)*on[:,None], (0, 1))
-    new = tournament(torch.cat([p, lump], 1), beta)
-    return torch.cat([new[:,:-1], new[:,-1:]/lump], 1).log()
+    new = tournament(torch.cat([p, mass], 1), beta)
+    return torch.cat([new[:,:-1], new[:,-1:]/mass], 1).log()
 
 # %% ../../nbs/mark/21_tournament.ipynb #1b3a67cd
-def spread(
+def scatter_logprobs(
     logp:torch.Tensor, # (B, V') of all tokens; is overwritten
     ids:torch.Tensor, # (B, m) the tokens that played
     new:torch.Tensor # (B, m+1) from `TournamentRule.play`
@@ -365,45 +393,21 @@ def spread(
 
 # %% ../../nbs/mark/21_tournament.ipynb #01754e53
 @patch
-def insert(self:TournamentRule,
-    logits:torch.Tensor, # (B, V') after temperature, top-k and top-p
-    q:torch.Tensor, # (B, layers, n) contexts from `project`
-    full:torch.Tensor|None=None # (B,) rows to mark, or (B, V') which tokens of them; None: all
+def put(self:TournamentRule,
+    base:torch.Tensor, # (B, V') logarithms of probabilities; are overwritten
+    ids:torch.Tensor|None, # (B, m) candidates; None: all
+    new:torch.Tensor # from `play`
 ) -> torch.Tensor:
-    "Logarithms of the probabilities after the tournament"
-    on = logits.new_ones(1, 1) if full is None else full.to(logits.device).reshape(len(logits), -1)
-    if self.config.candidates == 'all': return self._among_all(logits, q, on).to(logits.dtype)
-    logp, few, ids = self.likeliest(logits)
-    if on.shape[1] > 1: on = on.gather(1, ids)
-    new = self.play(*(x.to(q.device) for x in (few, ids)), q, on.to(q))
-    return spread(logp, ids, new.to(logp.device)).to(logits.dtype)
+    "(B, V') logarithms of the probabilities after the tournament"
+    return new if ids is None else scatter_logprobs(base, ids, new)
 
 # %% ../../nbs/mark/21_tournament.ipynb #dd17772e
 @patch
-def _among_all(self:TournamentRule, logits, q, on):
+def _among_all(self:TournamentRule, logp, q, on):
     "The tournament of the whole vocabulary"
-    p, beta = logits.float().softmax(-1), self.bits(q).to(logits.device)
+    p, beta = logp.exp(), self.bits(q)
     beta = torch.nn.functional.pad(beta, (0, max(0, p.shape[1]-beta.shape[2])))[..., :p.shape[1]]
     return tournament(p, beta*on.to(p)[:,None]).log()
-
-# %% ../../nbs/mark/21_tournament.ipynb #tokrep2
-def said_alike(
-    text:torch.Tensor, # (B, T) ids so far, without the prompt; -1: none
-    c:torch.Tensor, # (B, d) contexts of the last windows
-    at:torch.Tensor, # (B, m) tokens in question
-    rule, # a `TournamentRule`
-    contexts # where the contexts come from
-) -> torch.Tensor:
-    "(B, m) whether a token has stood in the text after a window much like the last one"
-    if text.shape[1] < contexts.k: return torch.zeros_like(at, dtype=torch.bool)
-    V, w = len(rule.table), text.unfold(1, contexts.k, 1)[:, :-1]    # the windows, (B, T-k, k), before
-    after = text[:, contexts.k:]                                     # these tokens
-    past = contexts.encode(w.flatten(0, 1)).unflatten(0, w.shape[:2])
-    rho_C = (past @ c[...,None])[...,0]
-    alike = rule.kernel(torch.ones_like(rho_C), rho_C) >= rule.config.token_repeat - 1e-6
-    alike &= (w >= 0).all(-1) & (after >= 0) & (after < V)
-    said = torch.zeros(len(text), V+1, dtype=torch.bool, device=text.device)
-    return said.scatter_(1, torch.where(alike, after, V), True).gather(1, at.clamp_max(V))
 
 # %% ../../nbs/mark/21_tournament.ipynb #c8944b84
 @patch
@@ -469,7 +473,7 @@ def iid_null(self:TournamentRule,
 def state(self:TournamentRule) -> tuple:
     "Tensors and metadata for a file"
     t = self.table
-    return dict(rows=t.rows, layers=self.M, planes=self.a), dict(t.meta, n=t.n, far=self.far)
+    return dict(rows=t.rows, layers=self.M, planes=self.a), dict(t.meta, n=t.n, allowance_long=self.allowance_long)
 
 # %% ../../nbs/mark/21_tournament.ipynb #c048
 @patch(cls_method=True)
@@ -481,7 +485,7 @@ def from_state(cls:TournamentRule,
 ) -> TournamentRule:
     "The rule of a file"
     meta = dict(meta)
-    n, far = meta.pop('n'), meta.pop('far', 0.)              # older files have none
+    n, allowance = meta.pop('n'), meta.pop('allowance_long', meta.pop('far', 0.))   # the name in older files; the oldest have none
     rows, M, a = (tensors[k].to(device) for k in ('rows', 'layers', 'planes'))
     table = TokenTable(rows, torch.empty(M.shape[1], 0), n, False, meta)
-    return cls(config, table, M.float(), a, far)
+    return cls(config.rule, table, M.float(), a, allowance)

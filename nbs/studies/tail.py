@@ -87,8 +87,8 @@ def bias_keys(wm, ids, c, keys, tally, step, g):
     "Scores of a text under random projections of contexts; the tokens' is real"
     n, gamma, lam = wm.table.n, wm.config.gamma, wm.config.lam
     few = wm.blueprint.tokens.narrow(np.unique(ids), c.device)
-    place = torch.searchsorted(few.few[0].to(c.device), torch.as_tensor(ids, device=c.device))
-    e = few.few[1].to(c.device).float()[place]
+    place = torch.searchsorted(few.some[0].to(c.device), torch.as_tensor(ids, device=c.device))
+    e = few.some[1].to(c.device).float()[place]
     a, F = unit_rows(e @ torch.randn(e.shape[1], n, device=c.device, generator=g)), root(c @ c.T)
     for i in range(0, keys, step):
         k = min(step, keys - i)
