@@ -20,7 +20,7 @@ def scheme():
     "Built without the language model, which is never needed here"
     with pytest.MonkeyPatch.context() as m:
         m.setattr('dew_nb.models.hosts._read_model', no_model)
-        return DEW.build(load_host(), Letters(), KEY, DEWConfig(k=3), progress=False)
+        return DEW.build(load_host(), Letters(), KEY, DEWConfig.preset('calibrated', k=3), progress=False)
 
 
 @pytest.fixture(scope='module')
@@ -216,7 +216,7 @@ def test_recorded_shapes_and_plain_encoder_agree(few):
     from dew_nb import load_encoder
     from dew_nb.models.graphs import FixedShapeEncoder
     enc = load_encoder(device='cpu')
-    det = DEW.build(load_host(), enc, KEY, DEWConfig(k=3), max_reference_windows=300, tokens=few.blueprint.tokens, device='cpu',
+    det = DEW.build(load_host(), enc, KEY, DEWConfig.preset('calibrated', k=3), max_reference_windows=300, tokens=few.blueprint.tokens, device='cpu',
                     progress=False).detector()
     plain, ce = det.detect(TEXTS), det.scheme.contexts
     old = ce.fast
@@ -275,7 +275,7 @@ def test_memory_of_naming_is_bounded(scheme, monkeypatch, rule):
     import dew_nb.read.detection as d, dew_nb.stats.keynull as k
     if rule == 'tournament':
         ids = scheme.host.tokenizer(long_text())['input_ids']
-        scheme = DEW.build(scheme.host, Letters(), SecretKey(bytes(16)), DEWConfig(rule=rule, layers=2),
+        scheme = DEW.build(scheme.host, Letters(), SecretKey(bytes(16)), DEWConfig(rule=rule, contexts='encoder', layers=2),
                            tokens=scheme.blueprint.tokens.narrow(ids))
     dets = [scheme.detector() for _ in range(3)]
     set_long(monkeypatch, 500)

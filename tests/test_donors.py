@@ -262,7 +262,7 @@ CALLS = dict(
     donor_map=lambda h,d,k: donors.donor_map(h.tokenizer, d),
     donor_embeddings=lambda h,d,k: donors.donor_embeddings(h.tokenizer, d),
     explain_tokens=lambda h,d,k: donors.explain_tokens(h.tokenizer, d, [5]),
-    donor_whitening=lambda h,d,k: donors.donor_whitening(d, donors.DEWConfig()),
+    donor_whitening=lambda h,d,k: donors.donor_whitening(d, donors.DEWConfig.preset('calibrated')),
     donor_tokens=lambda h,d,k: borrowed.donor_tokens(h, d),
     token_space=lambda h,d,k: neighbours.token_space(h, d),
     check_donor=lambda h,d,k: borrowed.check_donor(table_with(h), d),
@@ -341,7 +341,7 @@ def test_another_donor_is_refused_with_what_to_do(smol, words):
     from dew_nb.read.detection import Detector
     from dew_nb.mark.bias import BiasRule
     from dew_nb.mark.context import HashedContexts
-    config = DEWConfig(null='iid')
+    config = DEWConfig.preset('calibrated', null='iid')
     contexts = HashedContexts(bytes(32), 2, smol.tokenizer, config.k)
     detector = lambda t: Detector(DEW(config, BiasRule(config, t), contexts))
     a, b = words.digest[:12], smol.digest[:12]
@@ -372,7 +372,7 @@ class Letters:
 @pytest.mark.parametrize('mode,whitening', [('context_only', None), ('token_only', 'uniform')])
 def test_modes_and_whitenings(smol, words, read_once, mode, whitening):
     from dew_nb import DEWConfig, SecretKey
-    c, few = DEWConfig(mode=mode, token_whitening=whitening, n=32), ['the old harbour was quiet at night '*9]*5
+    c, few = DEWConfig.preset('calibrated', mode=mode, token_whitening=whitening, n=32), ['the old harbour was quiet at night '*9]*5
     wm = donor_scheme(smol, words, Letters(), SecretKey.from_hex('0a'*32), c, reference=few, progress=False)
     r = wm.detector().detect('The harbor was quiet and the boats were back before it was dark.')
     assert r.n_scored > 5 and np.isfinite(r.z) and wm.table.meta['donor'] == 'minilm-words'
@@ -380,7 +380,7 @@ def test_modes_and_whitenings(smol, words, read_once, mode, whitening):
 
 def test_a_donor_scheme_is_a_build_with_its_tokens(smol, words, read_once):
     from dew_nb import DEW, DEWConfig, SecretKey
-    few, key, kw = ['the old harbour was quiet at night '*9]*5, SecretKey.from_hex('0a'*32), dict(config=DEWConfig(n=32), progress=False)
+    few, key, kw = ['the old harbour was quiet at night '*9]*5, SecretKey.from_hex('0a'*32), dict(config=DEWConfig.preset('calibrated', n=32), progress=False)
     tokens = borrowed.donor_tokens(smol, words, reference=few)
     wm = donor_scheme(smol, words, Letters(), key, reference=iter(few), **kw)      # texts that can be read but once
     same = DEW.build(smol, Letters(), key, reference=few, tokens=tokens, **kw)
@@ -394,7 +394,7 @@ def test_a_donor_scheme_is_a_build_with_its_tokens(smol, words, read_once):
 
 def test_the_agnostic_scheme_does_not_generate(words):
     from dew_nb import DEWConfig, SecretKey
-    wm = agnostic_scheme(words, Letters(), SecretKey.from_hex('0a'*32), DEWConfig(n=32), reference=['the old harbour '*60]*5, progress=False)
+    wm = agnostic_scheme(words, Letters(), SecretKey.from_hex('0a'*32), DEWConfig.preset('calibrated', n=32), reference=['the old harbour '*60]*5, progress=False)
     with pytest.raises(ValueError, match='no host model'): wm.generate('The')
     assert wm.rekey(SecretKey.from_hex('0b'*32)).table.meta['host'] == 'any'
 
@@ -402,7 +402,7 @@ def test_detectors_say_whose_tokens_they_have(smol, words, read_once, tmp_path):
     from dew_nb import DEWConfig, SecretKey
     from dew_nb.read.detection import Detector
     few, key = ['the old harbour was quiet at night '*9]*5, SecretKey.from_hex('0a'*32)
-    one = donor_scheme(smol, words, Letters(), key, DEWConfig(n=32), reference=few, progress=False).detector()
+    one = donor_scheme(smol, words, Letters(), key, DEWConfig.preset('calibrated', n=32), reference=few, progress=False).detector()
     any_host = borrowed.donor_detector(words, Letters(), key, reference=few, progress=False)
     for det,host,tok in ((one, 'smollm2-135m', smol), (any_host, 'any', words)):
         back = Detector.load(det.save(tmp_path/f'{host}.dew'), encoder=Letters(), check=False)

@@ -483,7 +483,7 @@ def test_wrapped_host_without_a_pad_token_can_write():
     "Many tokenizers have none; prompts of two lengths need one"
     import copy
     from dew_nb.models.hosts import wrap_host
-    from dew_nb.mark.insertion import prompt_ids
+    from dew_nb.mark.generation import prompt_ids
     host = load_host(device='cpu')
     tok = copy.deepcopy(host.tokenizer)
     tok.pad_token = None

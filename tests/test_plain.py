@@ -66,7 +66,7 @@ def test_kinds_do_what_they_say():
 @pytest.fixture(scope='module')
 def marked(stored):
     "A scheme, and two texts of the host"
-    wm = DEW.build(load_host(), Letters(), SecretKey(b'an example key: never use this one'), DEWConfig(k=3),
+    wm = DEW.build(load_host(), Letters(), SecretKey(b'an example key: never use this one'), DEWConfig.preset('calibrated', k=3),
                    max_reference_windows=300, progress=False)
     return wm, stored[:2]
 

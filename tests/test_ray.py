@@ -12,7 +12,7 @@ from dew_nb.mark.sources import reference_texts
 from quick import Letters
 
 ray = pytest.importorskip('ray', reason='Ray is not installed; make scale-test does it')
-CONFIG = dict(rule='tournament', contexts='compiled', candidates='top_m', m=64, n=64, layers=12)
+CONFIG = dict(m=64, n=64, layers=12, k=3, context_decay=1., context_damping=None, context_width=None)
 N = 1500
 
 

@@ -74,7 +74,7 @@ def test_kinds_of_donors_from_options(host):
     enc = load_encoder('minilm', device='cpu')
     for kind, read in (('donor', 'host'), ('agnostic', 'donor')):
         s = SCHEMES[kind](host, enc, 3, name='a row', donor=words, preset='paper', lam=2.5)
-        assert (s.name, s.read, s.config.lam, s.config.null) == ('a row', read, 2.5, 'iid')
+        assert (s.name, s.read, s.config.rule.lam, s.config.null) == ('a row', read, 2.5, 'iid')
         assert s.rekey(4).donor is words and s.rekey(4).read == read and s.rekey(4).config == s.config
         assert {'donor', 'preset', 'statistic', 'lam', 'mode'} <= set(scheme_params(type(s)))
     assert DonorScheme.reading == ('read',) and DonorScheme.needs_encoder

@@ -19,7 +19,7 @@ from forks import SAFE, Forked
 from quick import Letters, toy_host
 
 ROOT = Path(__file__).resolve().parent.parent
-CONFIG = dict(rule='tournament', contexts='compiled', candidates='top_m', m=64, n=64, layers=12)
+CONFIG = dict(m=64, n=64, layers=12, k=3, context_decay=1., context_damping=None, context_width=None)
 TOKEN = 'a-token-of-some-length'
 AUTH = {'Authorization': f'Bearer {TOKEN}'}
 SECRET = 'Xyzzyfrotz'                                       # a word that must not be seen in any log

@@ -43,7 +43,7 @@ def texts(): return [' '.join(t.split()[:14]) for t in reference_texts()[:12]]
 def scheme(texts):
     host, enc = toy_host(device=DEVICE), load_encoder(device=DEVICE)
     tokens = TokenSpace.of_host(host, None).narrow(np.concatenate([host.tokenizer(t)['input_ids'] for t in texts]))
-    return DEW.build(host, enc, SecretKey(b'an example key: never use this one'), DEWConfig(token_whitening=None),
+    return DEW.build(host, enc, SecretKey(b'an example key: never use this one'), DEWConfig.preset('calibrated', token_whitening=None),
                      reference=texts, tokens=tokens, progress=False)
 
 

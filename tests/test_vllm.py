@@ -13,13 +13,13 @@ from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogit
 
 import dew_nb.serving.vllm as served
 from dew_nb import DEW, DEWConfig, Detector, SecretKey
-from dew_nb.mark.insertion import DEWLogitsProcessor
+from dew_nb.mark.processor import DEWLogitsProcessor
 from dew_nb.serving.vllm_rows import sorted_cut
 from dew_nb.serving.vllm import ListBatch, Marker, load_scheme, processor_class, take_over
 from quick import Letters, toy_host
 
 KEYS = dict(default=SecretKey(b'an example key: never use this one'), bob=SecretKey(b'another example: never use this one'))
-CONFIG = DEWConfig(rule='tournament', contexts='compiled', candidates='top_m', m=64, n=32, layers=12, context_width=32)
+CONFIG = DEWConfig(m=64, n=32, layers=12, k=3, context_width=32, context_decay=1., context_damping=None)
 Move = Enum('Move', 'UNIDIRECTIONAL SWAP')
 
 

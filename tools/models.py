@@ -16,7 +16,7 @@ def main():
         own[name]() if name in own else asset_path(name)
         print(f'{name}: {time.time()-t:.0f} s', flush=True)
     if sys.argv[1:]: return
-    DEW.build(load_host(), load_encoder(), SecretKey(bytes(16)), DEWConfig(n=64))  # encodes the reference sample, which is kept too
+    DEW.build(load_host(), load_encoder(), SecretKey(bytes(16)), DEWConfig.preset('calibrated', n=64))  # encodes the reference sample, which is kept too
     print(f'reference contexts: {time.time()-t:.0f} s')
 
 if __name__ == '__main__': main()

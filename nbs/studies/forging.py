@@ -200,15 +200,15 @@ class Victim:
         if first is None: self.scheme = find_scheme(self.kind)(bench.host, enc, key, **params)
         else: self.scheme = first.scheme.rekey(key)
         self.k, self.mask = max(3, WIDTHS.get(self.kind, 3)), special_mask(bench.special).to(self.device)
-        self.geometric = self.kind == 'dew' and self.scheme.config.contexts != 'words'
+        self.geometric = self.kind == 'dew' and self.scheme.config.contexts.name != 'words'
         self.keys, self.knows = 1, self.kind in WIDTHS        # whether there is a learner of its rule
         if not self.geometric: return
         self.knows = True
         wm = self.scheme.watermark
         self.encode, tokens = wm.contexts, wm.blueprint.tokens
         if not getattr(self.encode, 'needs_encoder', True): self.encode = self.encode.to(self.device)
-        self.k, self.order = self.encode.k, self.scheme.config.order
-        self.keys = self.scheme.config.keys
+        self.k, self.order = self.encode.k, self.scheme.config.rule.order
+        self.keys = self.scheme.rule.keys
         self.tokens = first.tokens if first else unit_vectors(tokens.embeddings, tokens.whitening).float().to(self.device)
     def processor(self, width, prompts):
         if self.kind == 'dew': return self.scheme.watermark.processor(width, [f'{self.key}/{p}' for p in prompts])
@@ -232,7 +232,7 @@ class Victim:
         "What an attacker makes of pairs"
         if attacker == 'counts': return ByRatio(own, other)
         if self.kind != 'dew': return BySame(own, other, WIDTHS[self.kind], self.code if self.kind == 'kgw' else None)
-        if self.scheme.config.rule == 'bias': return ByForm(own, other, self.tokens, self.contexts)
+        if self.scheme.config.rule.name == 'bias': return ByForm(own, other, self.tokens, self.contexts)
         return ByKernel(own, other, self.tokens, self.contexts, self.order, 2e8 if self.device.type == 'cuda' else 2e6)
 
 def learners(a, victim, first, n):

@@ -124,7 +124,7 @@ def main():
         if a.only and name not in a.only: continue
         wm = DEW.build(host, enc, keys[0], config)
         if 'no anchor' in name: wm = without_anchor(wm)
-        if config.contexts == 'encoder': wm = replace(wm, contexts=Remembered(wm.contexts))
+        if config.contexts.name == 'encoder': wm = replace(wm, contexts=Remembered(wm.contexts))
         both = scores_over_keys(wm, keys, [*human, *unmarked], progress=False,
                                 reading='raw')
         for corpus,part in parts.items():
