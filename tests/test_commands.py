@@ -234,7 +234,7 @@ def test_scan_and_info(made):
     "Where the mark is, and what the file is, without any text"
     text = f'{HUMAN} {HUMAN} {made["rows"][0]["text"]}'
     code, out, err = run('dew_detect', '--detector', made['det'], '--scan', '--text', text)
-    assert code == 0 and ' marked ' in out and '1 passage' in out and '    characters ' in out, out + err
+    assert code == 0 and ' marked ' in out and '1 passage' in out and '    about characters ' in out and '      core, ' in out, out + err
     code, out, err = run('dew_detect', '--detector', made['det'], '--info')
     assert code == 0 and made['rows'][0]['key'] in out and 'bias, strength 6' in out and 'minilm' in out and "can't say" in out, out + err
 
