@@ -573,4 +573,79 @@ def test_unmarked_texts_under_every_key(tiny, tmp_path):
     assert len(more.under_keys) == 2*2*9 and json.loads((out/"study.json").read_text())["negatives"] == "all keys"
 
 
+# --- a dry run says what the run would
+
+TRANSLATE = '[[attacks]]\nkind = "translate"\nmodel = "opus-mt-en-fr-int8"\n'
+
+
+def other_folder(tmp_path, out):
+    admit(made(out), Study("another", [dict(kind="kgw")]))
+    return [], "belong to another study"
+
+
+def other_files(tmp_path, out):
+    (made(out)/"notes.txt").write_text("mine")
+    return [], "holds other files"
+
+
+def packed_results(tmp_path, out):
+    (made(out)/"units.jsonl.gz").touch()
+    return [], "are packed"
+
+
+def busy_pack(tmp_path, out):
+    (made(tmp_path/"pack")/"notes.txt").write_text("mine")
+    return ["--pack", str(tmp_path/"pack")], "holds other files"
+
+
+def two_names(tmp_path, out):
+    (tmp_path/"b.toml").write_text((tmp_path/"tiny.toml").read_text().replace('name = "tiny"', 'name = "b"'))
+    return [str(tmp_path/"b.toml")], "do not belong together"
+
+
+def no_model(tmp_path, out):
+    with open(tmp_path/"tiny.toml", "a") as f: f.write(TRANSLATE)
+    return [], "ct2-transformers-converter --model Helsinki-NLP/opus-mt-en-fr"
+
+
+def made(folder):
+    folder.mkdir()
+    return folder
+
+
+def inside(folder): return sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
+
+
+@pytest.mark.parametrize("trouble", [other_folder, other_files, packed_results, busy_pack, two_names, no_model])
+def test_a_dry_run_refuses_what_the_run_refuses(tiny, tmp_path, capsys, monkeypatch, trouble):
+    "The same error, word for word, and nothing is written"
+    monkeypatch.delenv("DEW_MODELS", raising=False)
+    toml, out = study_file(tmp_path, tiny, seeds="[0]"), tmp_path/"out"
+    more, why = trouble(tmp_path, out)
+    before, said = inside(tmp_path), []
+    for dry in (["--dry-run"], []):
+        assert dew_eval([str(toml), *more, "--out", str(out), *dry]) == 2
+        got = capsys.readouterr()
+        assert why in got.err and got.err.count("\n") == 1 and got.out == ""
+        said.append(got.err)
+        if dry: assert inside(tmp_path) == before
+    assert said[0] == said[1]
+
+
+def test_a_dry_run_counts_what_the_run_makes(tiny, tmp_path, capsys):
+    "All units, then none; a part that waits for others says so; contradictions are refused"
+    toml, out = study_file(tmp_path, tiny, seeds="[0]"), tmp_path/"out"
+    def dry(*more):
+        assert dew_eval([str(toml), "--out", str(out), "--dry-run", *more]) == 0
+        return capsys.readouterr().out
+    first = dry()
+    assert not out.exists() and "on this machine" in first and "wait for" not in first
+    assert "wait for" in dry("--only", "kind=scores")
+    assert dew_eval([str(toml), "--out", str(out), "--quiet"]) == 0
+    capsys.readouterr()
+    assert first.startswith(f"{len(finished(out))} of {len(finished(out))} units") and dry().startswith("0 of ")
+    assert "wait for" not in dry("--only", "kind=scores")
+    assert dew_eval([str(toml), "--dry-run", "--table-only"]) == 2
+
+
 if __name__ == "__main__": sys.exit(run_slowly(*json.loads(sys.argv[1])))

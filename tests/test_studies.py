@@ -70,8 +70,16 @@ def test_a_failure_is_said_and_tried_again_and_the_others_go_on(make):
 
 def test_translation_is_asked_for_first(make, tmp_path):
     r = make('-k', 'ablation', 'main', DEW_MODELS=str(tmp_path/'nowhere'))
-    assert r.returncode == 2 and 'opus-mt-en-fr-int8' in r.stdout
+    assert r.returncode == 2 and 'opus-mt-en-fr-int8' in r.stdout and '--model Helsinki-NLP/opus-mt-en-fr --output_dir' in r.stdout
     assert '+ablation' not in make.events() and make.events().count('-main') == 2
+
+def test_studies_say_where_translation_models_come_from():
+    "The command of each study that translates is the one that the error gives when a model is missing"
+    from dew_nb.evaluation.attacks.translation import conversion
+    files = [f for f in STUDIES.glob('*.toml') if 'opus-mt' in f.read_text(encoding='utf-8')]
+    command = conversion('$DEW_MODELS/opus-mt-en-fr-int8')
+    assert len(files) == 14 and 'Helsinki-NLP/opus-mt-en-fr ' in command
+    for f in files: assert f'#   {command}\n' in f.read_text(encoding='utf-8'), f.name
 
 def test_it_stops_and_goes_on(make):
     p = make('-j2', 'main', start=True, STUB_SECONDS='5')

@@ -8,7 +8,7 @@ alone, with the donor's by a detector that does not know who wrote. Its table of
 262,144 tokens, which wants a GPU; here it is made for the tokens that occur, in these texts or in the reference sample, and the
 others, with a twentieth of the weight in the table's mean, stay 0. Unmarked, human and natively marked texts of the same prompts are the stored ones. Each text is read
 as it is, with 30% and 50% of its words deleted, and, the first 30 of each seed, in French (--french 0: without; DEW_MODELS names
-the folder of the translation model). Writes donors_tournament_texts.jsonl.gz (the new texts, which are not written again),
+the folder of the translation model; words.toml says how to make it). Writes donors_tournament_texts.jsonl.gz (the new texts, which are not written again),
 donors_tournament.parquet (a row for each reading) and donors_tournament.json.
 """
 import argparse, json, time
