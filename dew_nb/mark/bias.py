@@ -71,6 +71,7 @@ def score_covariance(
 class TanhKernel:
     "Correlation of two scores over keys, from the cosine of their tokens and of their contexts"
     gamma: float # saturation
+    planes = 0 # hyperplanes that a score's sign depends on: none here
     def __call__(self, rho_T, rho_C):
         "κ(ρ_T ρ_C)/κ(1)"
         rho = (rho_T*rho_C).clamp(-1, 1)
@@ -90,6 +91,9 @@ class TanhKernel:
     def draw(self, w, w_C, B, generator):
         "Random keys for simulations"
         return draw_keys(self, w, w_C, B, generator)
+    def layer_scores(self, X, c, a):
+        "(N, layers) standardised scores under simulated layers, from alignments X; there are no hyperplanes"
+        return self.standard_scores(X)
 
 # %% ../../nbs/mark/20_bias.ipynb #c6d6b04d
 @dataclass(frozen=True)

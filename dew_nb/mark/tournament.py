@@ -72,6 +72,11 @@ class SignKernel:
     def slope(self) -> float|None:
         "Share of the variance that is linear in the alignment; None: no linear form"
         return 2/math.pi if self.order == 1 else None
+    @property
+    def planes(self) -> int: return self.order-1 # hyperplanes of a layer
+    def layer_scores(self, X, c, a):
+        "(N, layers) bits under simulated layers, from alignments X, contexts and the layers' hyperplanes"
+        return torch.sign(X)*layer_signs(c, a) if self.planes else torch.sign(X)
     def __call__(self, rho_T, rho_C):
         "s(ρ_T ρ_C) s(ρ_C)^(r-1)"
         k = sign_correlation((rho_T*rho_C).clamp(-1, 1))

@@ -23,7 +23,7 @@ from ..mark.context import HashedContexts
 from ..models.encoders import load_encoder, wrap_encoder
 from ..models.fingerprint import Fingerprint
 from ..models.graphs import send
-from ..stats.keynull import Anchor, TextSums, sample_positions, sampled_sum
+from ..stats.keynull import Anchor, HiddenLayers, TextSums, hidden_seed, pair_sum
 from ..mark.scheme import CONTEXTS, DEW, RULES, bound, find_class
 from .text import (
     LONG, Reader, check_many, check_one_or_many, check_reading)
@@ -199,21 +199,25 @@ def _one_scheme(scheme, sums, c, u, ids, pairs):
 # %% ../../nbs/read/10_detection.ipynb #np022
 class _LongSums:
     "What is kept of a long text from piece to piece, for one scheme"
-    def __init__(self, scheme):
-        self.scheme, self.M, self.scores, self.cov = scheme, 0, [], []
+    def __init__(self, scheme, ids, few):
+        self.scheme, self.ids, self.scores, self.cov, self.layers = scheme, ids, [], [], None
+        if few or scheme.config.null != 'key': return
+        seed = hidden_seed(_rows(scheme, x) for x in ids.split(LONG))
+        self.layers = HiddenLayers(scheme.rule.kernel, seed)
     def add(self, c, u, ids, first):
         "One more piece"
         s = self.scheme
         self.scores.append(_scores(s.rule, c, ids))
         if s.config.null != 'key': return
         r = _rows(s, ids)
-        if s.rule.kernel.slope is not None: self.M = self.M + ((r*first[:,None]).T @ u).double()
+        if self.layers is not None: self.layers.add(r*first[:,None], u)
         if s.anchor is not None: self.cov.append(s.anchor.covariance(r, u))
-    def pending(self, L, ids, u):
-        "The numbers of the whole text, with tokens and contexts of a sample of its positions"
+    def pending(self, u):
+        "The numbers of the whole text; u: contexts of its positions that count, where they are few"
         out, s = [torch.cat(self.scores)], self.scheme
-        if s.config.null == 'key':
-            out.append(sampled_sum(s.rule.kernel, _rows(s, ids), u, L, self.M)[None])
+        if self.layers is not None: out.append(self.layers.pairs()[None])
+        elif s.config.null == 'key':
+            out.append(pair_sum(s.rule.kernel, _rows(s, self.ids), u, exact=len(u)).double()[None])
         return Pending(*out, *([torch.cat(self.cov)] if self.cov else []))
 
 # %% ../../nbs/read/10_detection.ipynb #c025
@@ -223,18 +227,18 @@ def measure_long(
     sums:TextSums # of it
 ) -> list:
     "Score one very long text under each scheme, piece by piece"
-    device, parts = schemes[0].table.device, [_LongSums(s) for s in schemes]
-    some = np.flatnonzero(doc.first)
-    some, kept = some[sample_positions(len(some)).numpy()], []
+    device, few, kept = schemes[0].table.device, sums.L[0] <= sums.exact, []
+    counted = send(doc.tokens[doc.first], device)
+    parts = [_LongSums(s, counted, few) for s in schemes]
     for i in range(0, len(doc), LONG):
-        at, here = slice(i, i+LONG), some[(some >= i) & (some < i+LONG)] - i
+        at = slice(i, i+LONG)
         c = _contexts(schemes[0], doc.windows[at]).to(device)
         u = unit_rows(c.float())
-        kept.append(u[send(here, device)])
         ids, first = (send(x[at], device) for x in (doc.tokens, doc.first))
+        if few: kept.append(u[first])
         for p in parts: p.add(c, u, ids, first)
-    ids, u = send(doc.tokens[some], device), torch.cat(kept)
-    return [Measurement(sums, p.pending(sums.L[0], ids, u)) for p in parts]
+    u = torch.cat(kept) if few else None
+    return [Measurement(sums, p.pending(u)) for p in parts]
 
 # %% ../../nbs/read/10_detection.ipynb #np025
 class Detector:

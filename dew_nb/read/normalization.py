@@ -18,6 +18,9 @@ import numpy as np
 from confusable_homoglyphs.categories import alias
 from confusable_homoglyphs.confusables import confusables_data
 
+# %% ../../nbs/read/00_normalization.ipynb #f495c549
+from .layout import case, spaced, stacked, suspect, wrapped
+
 # %% ../../nbs/read/00_normalization.ipynb #c006
 @dataclass(frozen=True, eq=False)
 class Plain:
@@ -237,11 +240,12 @@ def emoji(
 
 # %% ../../nbs/read/00_normalization.ipynb #c052
 KINDS = dict(invisible=invisible, letters=letters, lookalikes=lookalikes, spaces=spaces,
-             entities=entities, tags=tags, emphasis=emphasis, blanks=blanks, quotes=quotes,
-             emoji=emoji)
+             entities=entities, tags=tags, emphasis=emphasis, spaced=spaced, blanks=blanks,
+             quotes=quotes, emoji=emoji, stacked=stacked, wrapped=wrapped, case=case)
 LEAST = 3                               # changes, of a kind that needs a share
 SHARES = dict(invisible=0., letters=0., lookalikes=0., spaces=0., entities=0., tags=.1,
-              emphasis=.1, blanks=.1, quotes=2., emoji=.1)
+              emphasis=.1, spaced=0., blanks=.1, quotes=2., emoji=.1, stacked=0., wrapped=0.,
+              case=0.)
 
 # %% ../../nbs/read/00_normalization.ipynb #c054
 def wanted(
@@ -255,14 +259,14 @@ def wanted(
     return found if len(found) >= least else []
 
 # %% ../../nbs/read/00_normalization.ipynb #c057
-MAYBE = re.compile(r'[^\n -~]|[*_~<&]|\S  +\S')       # without one of these, nothing to undo
+MAYBE = re.compile(r'[^\n -~]|[*_~<&]|\S  +\S')       # without one of these, no single characters to undo
 USUAL = re.compile('[^\n -~\u00a1-\u00ac\u00ae-\u024f\u2013\u2014\u2018-\u201f\u2026\u20ac]|[*_~<&]|\\S  +\\S')
 
 def undoable(
     text:str # any text
 ) -> bool:
     "Whether there may be something to undo by `SHARES`; letters of Europe, dashes and some curly quotes are none"
-    return bool(USUAL.search(text)) or not text.isascii() and len(CURLY.findall(text)) >= 2*len(text.split())
+    return suspect(text) or bool(USUAL.search(text)) or not text.isascii() and len(CURLY.findall(text)) >= 2*len(text.split())
 
 # %% ../../nbs/read/00_normalization.ipynb #plainnrm
 def normalise(
@@ -271,7 +275,7 @@ def normalise(
 ) -> Plain:
     "A text as it is to be read"
     plain, before = as_given(text), None
-    maybe = undoable(text) if shares is None else MAYBE.search(text)
+    maybe = undoable(text) if shares is None else suspect(text) or MAYBE.search(text)
     shares = (SHARES if shares is None else shares).items() if maybe else ()
     while plain is not before:
         before = plain

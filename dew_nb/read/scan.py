@@ -7,7 +7,6 @@ __all__ = ['Span', 'ScanResult', 'ScanOptions', 'Positions', 'window_laws', 'win
            'best_windows', 'join_windows', 'make_span', 'scan_note', 'scan_document', 'scan_iter', 'scan']
 
 # %% ../../nbs/read/05_scan.ipynb #c002
-import hashlib
 from dataclasses import dataclass, field, replace
 
 # %% ../../nbs/read/05_scan.ipynb #c003
@@ -18,8 +17,9 @@ from torch.nn.functional import pad
 from tqdm.auto import tqdm
 
 # %% ../../nbs/read/05_scan.ipynb #c004
+from ..stats.changes import core_pieces, whole_words
 from ..models.graphs import send
-from ..stats.keynull import allowance, pair_sum
+from ..stats.keynull import allowance, hidden_seed, pair_sum
 from ..stats.scanlaw import ScanNull, cell_sums, handicaps, largest, null_scores
 from ..stats.scanlaw import scan_lengths, window_pair_sums
 from .text import check_one_or_many
@@ -30,16 +30,17 @@ from ..mark.whitening import unit_rows
 @dataclass(frozen=True)
 class Span:
     "A passage that carries the mark"
-    start: int # where it begins in the text, in characters
-    end: int # where it ends
+    start: int # where it begins in the text, in characters: approximate
+    end: int # where it ends: approximate
     tokens: tuple # (first, last+1) of its tokens
     score: float # mean of its scores
     z: float # in standard deviations of the null
     p_value: float # corrected for having looked everywhere
     n_scored: int # positions that count
     subkey: int|None = None # whose mark it is, where one secret has several sub-keys
+    core: tuple = () # (start, end) of what surely belongs to it, in characters
     def to_dict(self) -> dict:
-        said = dict(vars(self), tokens=list(self.tokens))
+        said = dict(vars(self), tokens=list(self.tokens), core=[list(c) for c in self.core])
         return {k: v for k,v in said.items() if v is not None}
 
 # %% ../../nbs/read/05_scan.ipynb #c009
@@ -59,6 +60,7 @@ class ScanResult:
     text: str = field(repr=False) # the text itself
     key: str = '' # fingerprint of the key
     note: str = '' # what the p-values do not take into account, if anything
+    undone: tuple = () # what was undone before the text was read, by kind: `dew_nb.read.normalization`
 
 # %% ../../nbs/read/05_scan.ipynb #c010
 @patch
@@ -72,7 +74,7 @@ def to_dict(self:ScanResult) -> dict:
     "Plain numbers and strings, ready for JSON"
     names = 'p_value z z_text n_tokens n_scored alpha key note'
     d = {k: getattr(self, k) for k in names.split()}
-    return d | dict(spans=[s.to_dict() for s in self.spans])
+    return d | dict(undone=list(self.undone), spans=[s.to_dict() for s in self.spans])
 
 # %% ../../nbs/read/05_scan.ipynb #c012
 @patch
@@ -204,11 +206,11 @@ def window_z(
 # %% ../../nbs/read/05_scan.ipynb #c033
 def text_seed(
     seed:int, # of the scan
-    ids:np.ndarray # (T,) tokens of the text
+    ids:np.ndarray, # (T,) tokens of the text
+    r:torch.Tensor # (L, w) token rows under the key
 ) -> int:
-    "A seed for the draws of one text"
-    b = f'{seed}:'.encode() + np.asarray(ids, np.int64).tobytes()
-    return int.from_bytes(hashlib.sha256(b).digest()[:7], 'big')
+    "A seed for the draws of one text, which nobody knows who has no key"
+    return hidden_seed([r], f'{seed}:'.encode() + np.asarray(ids, np.int64).tobytes())
 
 # %% ../../nbs/read/05_scan.ipynb #c035
 def scan_null(
@@ -259,7 +261,7 @@ def of(cls:ScoredWindows,
     means, inv = window_laws(P, scheme.rule, lengths, stride)
     under = list(zip(*[window_z(p, means, inv, lengths, stride) for p in P.each()]))
     z, subkey = ([f(x, 0) for x in under] for f in (np.max, np.argmax))
-    seed = text_seed(options.seed, ids)
+    seed = text_seed(options.seed, ids, P.r)
     null = scan_null(scheme, P, inv, lengths, seed, stride, options.replicates)
     first = [np.arange(len(x))*stride for x in z]
     end = [np.minimum(a + m*stride, L) for a,m in zip(first, lengths)]
@@ -309,13 +311,16 @@ def make_span(
     subkey:int|None=None # whose mark it is
 ) -> Span:
     "Some positions of a text as a span"
-    pos, at = doc.pos[doc.first], slice(i, j)
+    pos, at, n = doc.pos[doc.first], slice(i, j), j-i
     pairs = pair_sum(rule.kernel, P.r[at], P.c[at]).double()
-    rest = P.rest[at].sum() - (j-i)*_allowed(rule, (j-i)**2/pairs)
-    z = float(rest/P.variance(pairs, P.g[at].sum()).sqrt())
+    lean = _allowed(rule, n**2/pairs)
+    z = float((P.rest[at].sum() - n*lean)/P.variance(pairs, P.g[at].sum()).sqrt())
+    sure = core_pieces((P.rest - lean).cpu().numpy(), i, j, min(1., float(n/pairs)))
+    where = lambda a, b: (int(doc.offsets[a, 0]), int(doc.offsets[b, 1]))
+    core = [whole_words(doc.text, *where(pos[a], pos[b-1])) for a,b in sure]
     first, last = 0 if i == 0 else int(pos[i]), int(pos[j-1])
-    return Span(int(doc.offsets[first, 0]), int(doc.offsets[last, 1]), (first, last+1),
-                float(P.y[at].mean())*rule.sd, z, p, j-i, subkey)
+    return Span(*where(first, last), (first, last+1), float(P.y[at].mean())*rule.sd,
+                z, p, n, subkey, tuple(core))
 
 # %% ../../nbs/read/05_scan.ipynb #c051
 def scan_note(
@@ -340,7 +345,7 @@ def scan_document(
     "Scan one text whose contexts are known"
     scheme, L, alpha = detector.scheme, int(doc.first.sum()), options.alpha
     common = dict(n_tokens=len(doc.ids), n_scored=L, alpha=alpha, pos=doc.pos[doc.first],
-                  text=doc.text, key=detector.key, note=scan_note(detector))
+                  text=doc.text, key=detector.key, note=scan_note(detector), undone=doc.undone)
     nothing = ScanNull(np.zeros(1), np.zeros(1))
     if not L: return ScanResult([], 1., 0., 0., curves={}, null=nothing, **common)
     P = Positions.of(scheme, doc, c)

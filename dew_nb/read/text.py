@@ -17,6 +17,7 @@ import numpy as np
 from fastcore.basics import patch
 
 # %% ../../nbs/read/02_text.ipynb #c004
+from .layout import suspect
 from .normalization import as_given, normalise, undo_all, where
 from ..mark.windows import unique_rows
 
@@ -97,7 +98,7 @@ def ordinary(
 ) -> bool:
     "Whether every reading leaves a text as it is; False: perhaps"
     return (text.isascii() and '  ' not in text and text.replace('\n', '').isprintable()
-            and not any(c in text for c in '*_~<&'))
+            and not any(c in text for c in '*_~<&') and not suspect(text))
 
 # %% ../../nbs/read/02_text.ipynb #c020
 class Reader:

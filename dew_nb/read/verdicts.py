@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['EFFECT', 'TOO_SHORT', 'HEADLINE', 'COLUMNS', 'CARDS', 'STYLE', 'CAN', 'enough_tokens', 'verdict', 'scheme_digest',
-           'Judgement', 'csv_line', 'report_page', 'judge_with', 'in_groups', 'judgements', 'detector_info',
-           'info_text']
+           'Judgement', 'csv_line', 'report_page', 'enough_for', 'judge_with', 'in_groups', 'judgements',
+           'detector_info', 'info_text']
 
 # %% ../../nbs/read/13_verdicts.ipynb #c003
 import csv, hashlib, html, io, json, math, time
@@ -15,6 +15,7 @@ from statistics import NormalDist
 
 # %% ../../nbs/read/13_verdicts.ipynb #c004
 from fastcore.basics import patch
+from .layout import why_hidden
 
 # %% ../../nbs/read/13_verdicts.ipynb #c008
 EFFECT = dict(bias=lambda c: .2*c.lam*min(1., c.gamma/.5), # z/√L that a mark should reach
@@ -67,6 +68,9 @@ class Judgement:
     error: str = '' # why there is no answer
     keys: list|None = None # with several detectors: what each of them found
     scheme: str = '' # what the mark is made of, from `scheme_digest`
+    p_adjusted: float|None = None # corrected for the number of texts (80_many)
+    many: str = '' # by which correction, among how many
+    read_as: str = '' # how its file was read, where that is not a matter of course
     @property
     def marked(self) -> bool: return self.verdict == 'marked'
 
@@ -130,8 +134,8 @@ def subkeys(self:Judgement) -> str:
 
 # %% ../../nbs/read/13_verdicts.ipynb #c027
 @patch
-def says(self:Judgement) -> str:
-    "The verdict in a few words"
+def _says(self:Judgement):
+    "The verdict, without what is to be known besides"
     if self.error: return f'error: {self.error}'
     looks = self.subkeys()
     if self.verdict == TOO_SHORT and len(self.result.text) > 40*(self.result.n_scored + 5):
@@ -142,6 +146,21 @@ def says(self:Judgement) -> str:
     n = len(getattr(self.result, 'spans', []))
     where = f': {n} passage{"s"*(n > 1)}' if n else ''
     return f'marked{where}{looks}' + (f' by {self.detector}' if self.detector else '')
+
+# %% ../../nbs/read/13_verdicts.ipynb #7a7a95be
+@patch
+def caution(self:Judgement) -> str:
+    "Why a mark may not show in this text; nothing for most texts"
+    if self.marked or self.result is None: return ''
+    return why_hidden(self.result.text, getattr(self.result, 'undone', ()))
+
+@patch
+def says(self:Judgement) -> str:
+    "The verdict in a few words"
+    alone = not self.marked and self.p_adjusted is not None and self.p_value <= self.alpha
+    more = [self.caution()] + [f'read as {self.read_as}']*bool(self.read_as)
+    if alone: more.insert(0, f'corrected p {self.p_adjusted:.2g}: {self.many}')
+    return self._says() + ''.join(f' ({m})' for m in more if m)
 
 # %% ../../nbs/read/13_verdicts.ipynb #c030
 HEADLINE = f'{"text":<26} {"verdict":<16} {"p-value":>8} {"z":>7} {"scored":>7} {"key":<16} scheme'
@@ -160,10 +179,16 @@ def line(self:Judgement) -> str:
 # %% ../../nbs/read/13_verdicts.ipynb #c033
 @patch
 def passages(self:Judgement) -> list:
-    "A line for each marked passage of a scan"
-    shown = lambda s: ' '.join(self.result.text[s.start:s.end][:60].split())
-    return [f'    characters {s.start:,} to {s.end:,}: z {s.z:+.2f}, p {s.p_value:.2g}: "{shown(s)}…"'
-            for s in getattr(self.result, 'spans', [])]
+    "Lines for each marked passage of a scan: its range, and quotations of its core"
+    def quoted(a, b):
+        said = ' '.join(self.result.text[a:b].split())
+        return said if len(said) <= 60 else said[:60].rsplit(' ', 1)[0] + ' …'
+    out = []
+    for s in getattr(self.result, 'spans', []):
+        out.append(f'    about characters {s.start:,} to {s.end:,}: z {s.z:+.2f}, p {s.p_value:.2g}')
+        out += [f'      core, {a:,} to {b:,}: "{quoted(a, b)}"' for a,b in s.core]
+        if not s.core: out.append('      no part of it is sure enough to be quoted')
+    return out
 
 # %% ../../nbs/read/13_verdicts.ipynb #c036
 @patch
@@ -175,11 +200,13 @@ def record(self:Judgement,
     if self.error: return d | dict(error=self.error)
     d |= self.result.to_dict(True) if tokens else self.result.to_dict()
     d |= dict(p_value=self.p_value, enough=self.enough, alpha=self.alpha, scheme=self.scheme)
+    more = dict(p_adjusted=self.p_adjusted, many=self.many or None, caution=self.caution() or None, read_as=self.read_as or None)
+    d |= {k: v for k,v in more.items() if v is not None}
     return d | (dict(detector=self.detector, keys=self.keys) if self.keys else {})
 
 # %% ../../nbs/read/13_verdicts.ipynb #c038
 COLUMNS = ['name', 'verdict', 'p_value', 'z', 'score', 'n_tokens', 'n_scored', 'enough',
-           'alpha', 'key', 'scheme', 'subkey', 'detector', 'passages', 'error']
+           'alpha', 'key', 'scheme', 'subkey', 'detector', 'passages', 'core', 'error', 'p_adjusted', 'caution', 'read_as']
 
 def csv_line(
     values # cells
@@ -194,8 +221,10 @@ def csv_line(
 def csv_row(self:Judgement) -> str:
     "The judgement as a line of CSV, see `COLUMNS`"
     d = self.record()
-    spans = [f'{s.start}-{s.end}' for s in getattr(self.result, 'spans', [])]
-    d |= dict(passages=' '.join(spans), name=("'"*(self.name[:1] in '=+-@')) + self.name)
+    spans = getattr(self.result, 'spans', [])
+    listed = lambda places: ' '.join(f'{a}-{b}' for a,b in places)
+    d |= dict(passages=listed((s.start, s.end) for s in spans), core=listed(c for s in spans for c in s.core),
+        name=("'"*(self.name[:1] in '=+-@')) + self.name)
     return csv_line(['' if d.get(k) is None else d[k] for k in COLUMNS])
 
 # %% ../../nbs/read/13_verdicts.ipynb #c043
@@ -248,6 +277,16 @@ def report_page(
             f'<h1>Verdicts</h1><p>{html.escape(about)}</p><table><tr>{head}</tr>'
             f'{"".join(rows)}</table>{more}{"".join(cards)}</html>\n')
 
+# %% ../../nbs/read/13_verdicts.ipynb #4712d1c3
+def enough_for(
+    detectors:dict, # name: `Detector`
+    alpha:float=.01, # level of the test
+    scan:bool=False # look for passages
+) -> int|None:
+    "Scored tokens with which a marked text would be found by any of several detectors, or in a scan"
+    looks = 10 if scan else len(detectors)
+    return max((n for d in detectors.values() if (n := enough_tokens(d.config, alpha/looks))), default=None)
+
 # %% ../../nbs/read/13_verdicts.ipynb #c051
 def judge_with(
     detectors:dict, # name: `Detector`
@@ -256,8 +295,7 @@ def judge_with(
 ):
     "A function of names and texts that gives their judgements, one by one"
     looks, det = 10 if scan else len(detectors), next(iter(detectors.values()))
-    known = [enough_tokens(d.config, alpha/looks) for d in detectors.values()]
-    enough = max((n for n in known if n), default=None)
+    enough = enough_for(detectors, alpha, scan)
     schemes = [scheme_digest(d.meta, d.p_kind) for d in detectors.values()]
     def judge(names, texts):
         texts = [t.rstrip('\r\n') for t in texts]

@@ -61,8 +61,7 @@ def check_encoding(
         'utf-8, utf-16, latin-1, cp1252, gb18030, shift_jis and many more') from None
 
 # %% ../../nbs/serving/00_inputs.ipynb #c018
-NO_TEXT = ('. If it is text, name its encoding (--encoding cp1252, --encoding utf-16-le); '
-           'a PDF or a word processor\'s file must be saved as plain text first')
+NO_TEXT = '. If it is text, name its encoding (--encoding cp1252, --encoding utf-16-le)'
 
 def as_text(
     b:bytes, # of a file, or of a line

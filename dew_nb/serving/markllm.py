@@ -21,7 +21,7 @@ from ..evaluation.texts.content import content_seed
 from ..evaluation.schemes.base import Scheme, seed_key
 from ..models.hosts import wrap_host
 from ..mark.keys import SecretKey
-from ..mark.scheme import DEW
+from ..dew import DEW
 
 # %% ../../nbs/serving/03_markllm.ipynb #c006
 def import_markllm():

@@ -294,7 +294,7 @@ def detector_facts(
     detectors:dict # name: `Detector`
 ) -> list:
     "What is told about the detectors"
-    return [dict(name=n, key=d.key, rule=d.config.rule, host=d.meta.get('host')) for n,d in detectors.items()]
+    return [dict(name=n, key=d.key, rule=d.config.rule.name, host=d.meta.get('host')) for n,d in detectors.items()]
 
 # %% ../../nbs/serving/06_service.ipynb #c059
 def _mistake(e):

@@ -16,7 +16,7 @@ from .donors import donor_embeddings, donor_whitening
 from ..models.encoders import wrap_encoder
 from ..models.hosts import check_host
 from ..mark.keys import SecretKey
-from ..mark.scheme import DEW, Blueprint, check_build
+from ..mark.scheme import Blueprint, Scheme, check_build
 from ..mark.sources import TokenSpace, unmarked_tokens
 from ..mark.tables import TokenTable
 
@@ -37,7 +37,7 @@ def donor_tokens(
     check_host(host, 'host')
     check_host(donor, 'donor')
     X, report = donor_embeddings(host.tokenizer, donor, range(len(host.embeddings)))
-    whitening = donor_whitening(donor, config or DEWConfig(), reference)
+    whitening = donor_whitening(donor, config or DEWConfig.preset('calibrated'), reference)
     meta = dict(donor_tokens=report.counts(), **_donor_meta(donor))
     return TokenSpace(torch.from_numpy(X), whitening, report.pieces == 0, meta, report)
 
@@ -72,10 +72,10 @@ def donor_table(
 ) -> TokenTable:
     "The host's tokens with the donor's vectors, under the key"
     reference = _check_all(host, donor, key, config, reference)
-    config, encoder = config or DEWConfig(), wrap_encoder(encoder)
+    config, encoder = config or DEWConfig.preset('calibrated'), wrap_encoder(encoder)
     tokens = donor_tokens(host, donor, config, reference)
     return _no_contexts(host, encoder, config, tokens, dtype=dtype, progress=progress,
-        device=device or getattr(host, 'device', None)).under(key).table
+        device=device or getattr(host, 'device', None)).with_key(key).table
 
 # %% ../../nbs/transfer/02_borrowed.ipynb #c026
 def _how_to_build(meta, what):
@@ -156,7 +156,7 @@ def agnostic_scheme(
     "The donor's own tokens under the key, to score texts of any host marked in its space"
     limit = kwargs.get('max_reference_windows', 1)
     reference = _check_all(donor, donor, key, config, reference, limit)
-    config, encoder = config or DEWConfig(), wrap_encoder(encoder)
+    config, encoder = config or DEWConfig.preset('calibrated'), wrap_encoder(encoder)
     _check_agnostic(config)
     tokens = _any_host(donor, config, reference)
     wm = DEW.build(donor, encoder, key, config, reference, tokens=tokens, **kwargs)

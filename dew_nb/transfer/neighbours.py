@@ -37,7 +37,7 @@ def token_space(
     source = host if own else donor
     for x,what in ((host, 'host'), (source, 'donor')): check_host(x, what)
     X = host.embeddings.numpy() if own else donor_embeddings(host.tokenizer, donor)[0]
-    return whitened_units(X, donor_whitening(source, config or DEWConfig(), reference))
+    return whitened_units(X, donor_whitening(source, config or DEWConfig.preset('calibrated'), reference))
 
 # %% ../../nbs/transfer/01_neighbours.ipynb #c015
 def neighbours(

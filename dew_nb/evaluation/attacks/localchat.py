@@ -18,7 +18,7 @@ from .chat import Chat, check_questions, known_answers
 from ..texts.content import ContentCache, as_cache, content_key
 from ..texts.sampling import SeededSampler, pad_ids
 from ...models.hosts import check_host
-from ...mark.insertion import chat_prompt
+from ...mark.generation import chat_prompt
 
 # %% ../../../nbs/evaluation/attacks/08_localchat.ipynb #c008
 class LocalChat(Chat):

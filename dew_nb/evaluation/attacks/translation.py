@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Sequence
 
 # %% auto #0
-__all__ = ['LONGEST', 'find_model', 'sentence_pieces', 'CT2Translator', 'HubTranslator', 'ByteReader', 'unscaled', 'read_ct2',
-           'read_vocabulary', 'marian_from_ct2', 'longest_translation', 'TorchTranslator', 'languages', 'folder_or_hub',
-           'Translate', 'RoundTrip']
+__all__ = ['LONGEST', 'conversion', 'find_model', 'sentence_pieces', 'CT2Translator', 'HubTranslator', 'ByteReader', 'unscaled',
+           'read_ct2', 'read_vocabulary', 'marian_from_ct2', 'longest_translation', 'TorchTranslator', 'languages',
+           'folder_or_hub', 'Translate', 'RoundTrip']
 
 # %% ../../../nbs/evaluation/attacks/03_translation.ipynb #c003
 import numpy as np
@@ -22,6 +22,15 @@ from ..texts.sampling import pad_ids
 from ...models.assets import file_digest
 
 # %% ../../../nbs/evaluation/attacks/03_translation.ipynb #c007
+def conversion(
+    name:str, # of a folder, such as "opus-mt-en-fr-int8"
+) -> str: # empty for other models
+    "The command that makes the folder of an opus-mt model"
+    found = re.fullmatch(r'(opus-mt-.+?)(?:-int8)?', Path(name).name)
+    if not found: return ''
+    return (f'ct2-transformers-converter --model Helsinki-NLP/{found[1]} --output_dir '
+            f'{name} --quantization int8 --copy_files source.spm target.spm')
+
 def find_model(
     name:str|Path, # a folder, or the name of one in the folder that DEW_MODELS names
 ) -> Path:
@@ -31,8 +40,10 @@ def find_model(
     if root and (p := Path(root).expanduser()/name).is_dir(): return p
     has = sorted(p.name for p in Path(root).glob('*/')) if root else None
     where = f'the folder in DEW_MODELS has {has}' if root else 'DEW_MODELS is not set'
+    make = conversion(str(name))
     raise FileNotFoundError(f'No model folder {str(name)!r}: {where}. '
-                            'Give a folder, or set DEW_MODELS to the folder that holds it')
+        'Give a folder, or set DEW_MODELS to the folder that holds it'
+        + (f'. To make it: {make}' if make else ''))
 
 # %% ../../../nbs/evaluation/attacks/03_translation.ipynb #c012
 def sentence_pieces(

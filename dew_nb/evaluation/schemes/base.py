@@ -20,7 +20,8 @@ from ...read.detection import scores_over_keys
 from ...transfer.borrowed import agnostic_scheme, donor_scheme
 from ..texts.content import content_key
 from ...models.hosts import load_host
-from ...mark.scheme import DEW, RULES, find_class
+from ...dew import DEW
+from ...mark.protocols import find_rule
 from ...mark.keys import SecretKey
 from ...mark.config import DEWConfig
 
@@ -186,7 +187,7 @@ class DEWScheme(Scheme):
     ):
         config = config or DEWConfig.preset(preset, **changes)
         self.config, self.wm = config, None
-        self.warped = find_class(config.rule, RULES, 'rule').last
+        self.warped = find_rule(config.rule.name).after_warpers
         self.statistic = statistic or ('z' if config.null == 'key' else 'score')
         if self.statistic not in ('score', 'z'): raise ValueError(
             f"statistic is {statistic!r}: expected 'score', 'z' or None")
@@ -219,7 +220,7 @@ def reader(self:DEWScheme) -> DEW:
 # %% ../../../nbs/evaluation/schemes/00_base.ipynb #21dd68b4
 @patch
 def processor(self:DEWScheme, prompt_length):
-    return self.watermark.processor(prompt_length)
+    return self.watermark.processor(prompt_length, drawn=True)
 
 # %% ../../../nbs/evaluation/schemes/00_base.ipynb #498c6801
 @patch

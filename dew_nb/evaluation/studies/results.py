@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Sequence
 import numpy as np
 from fastcore.basics import patch
-from ...stats.rates import auroc, leave_one_seed_out, nulls_needed, tpr_at
+from ...stats.rates import Estimate, auroc, leave_one_seed_out, nulls_needed, tpr_at
+from .intervals import (area_over_seeds, delong_variance, differ,
+    mean_over_seeds, mean_variance, median_variance, rate_over_seeds, ratio_over_seeds)
 from .kinds import check_names
 from .store import Results, load_results
 
@@ -54,13 +56,13 @@ def _possible(null, fprs):
 
 # %% ../../../nbs/evaluation/studies/07_results.ipynb #5aee7814
 def _tprs(name, marked, null, fprs):
-    "(measure, nominal, seed, value) of a true positive rate"
+    "(measure, nominal, seed, value, texts, variance) of a true positive rate"
     if len(marked) == 1:
         (seed, x), = marked.items()
-        for f in fprs: yield name, f, seed, tpr_at(x, null[seed], f).value
+        for f in fprs: yield name, f, seed, tpr_at(x, null[seed], f).value, len(x), math.nan
         return
     for x in leave_one_seed_out(marked, null, fprs).itertuples():
-        yield name, x.nominal, x.seed, x.tpr
+        yield name, x.nominal, x.seed, x.tpr, x.n_marked, math.nan
 
 # %% ../../../nbs/evaluation/studies/07_results.ipynb #421e7750
 def _same_key(d):
@@ -72,33 +74,46 @@ def _same_key(d):
     return out
 
 def _key_rates(marked, whole, attacked, fprs):
-    "(measure, nominal, seed, value) by thresholds under the key of each seed"
+    "(measure, nominal, seed, value, texts, variance) by thresholds under the key of each seed"
     for name,null in (('tpr_key', whole), ('tpr_matched_key', attacked)):
         for s,x in marked.items():
             if s not in null: continue
             for f in _possible({s: null[s]}, fprs):
-                yield name, f, s, tpr_at(x, null[s], f).value
+                yield name, f, s, tpr_at(x, null[s], f).value, len(x), math.nan
 
 # %% ../../../nbs/evaluation/studies/07_results.ipynb #a7d4e9f2
 def _rates(groups, fprs, attacked):
-    "(measure, nominal, seed, value) of one scheme and attack"
+    "(measure, nominal, seed, value, texts, variance) of one scheme and attack"
     null, marked, unmarked = ({s: x[s] for s in groups.seeds} for x in (
         groups.null, groups.marked, groups.unmarked))
     for s in groups.seeds:
-        if min(len(marked[s]), len(unmarked[s])) > 1:
-            yield 'auroc', 0., s, auroc(marked[s], unmarked[s]).value
+        n = min(len(marked[s]), len(unmarked[s]))
+        if n < 2: continue
+        area = auroc(marked[s], unmarked[s])
+        yield 'auroc', 0., s, area.value, n, delong_variance(area)
     if not (possible := _possible(null, fprs)): return
     yield from _tprs('tpr', marked, null, possible)
     if attacked: yield from _tprs('tpr_matched', marked, unmarked, possible)
+
+# %% ../../../nbs/evaluation/studies/07_results.ipynb #2b970d75
+def _own_rates(g, scheme, negatives, fprs):
+    "(attack, measure, nominal, seed, value, texts, variance) by a scheme's own p-value"
+    if 'p_value' not in g: return
+    g = g[g.p_value.notna()]
+    for name,source in (('detected', scheme), ('fpr', negatives)):
+        for (attack,seed),p in g[g.source == source].groupby(['attack', 'seed']).p_value:
+            for f in fprs: yield attack, name, f, seed, (p <= f).mean(), len(p), math.nan
 
 # %% ../../../nbs/evaluation/studies/07_results.ipynb #e4ea20de
 def _by_judge(d, column, measure, how='median'):
     "A measure of unattacked texts, for each seed; judges are named where there are several"
     many = len(d) and d.judge.nunique() > 1
+    scale = np.log if measure == 'ppl' else np.asarray
+    variance = median_variance if how == 'median' else mean_variance
     by = d.groupby(['source', 'host', 'encoder', 'judge', 'seed'], sort=False)
     for (source,host,encoder,judge,seed),g in by:
-        name = f'{measure} {judge}' if many else measure
-        yield source, host, encoder, 'none', name, 0., seed, g[column].agg(how)
+        name, x = f'{measure} {judge}' if many else measure, g[column].dropna()
+        yield source, host, encoder, 'none', name, 0., seed, x.agg(how), len(x), variance(scale(x))
 
 # %% ../../../nbs/evaluation/studies/07_results.ipynb #bbe2edb9
 def _score_figures(results, fprs, statistic, negatives):
@@ -106,12 +121,13 @@ def _score_figures(results, fprs, statistic, negatives):
     d = results.scores
     if not len(d): return
     check_names([statistic], [c for c in d if d[c].dtype.kind in 'fi'], 'statistic')
-    key = ['scheme', 'host', 'encoder']
-    d = d[[*key, 'source', 'attack', 'seed']].assign(score=d[statistic])
+    key, p = ['scheme', 'host', 'encoder'], [c for c in ['p_value'] if c in d]
+    d = d[[*key, 'source', 'attack', 'seed', *p]].assign(score=d[statistic])
     under = results.under_keys
     under = under[under.source == negatives].assign(score=under[statistic])
     by_scheme = dict(iter(under.groupby(key, sort=False)))
     for of,g in d.groupby(key, sort=False):
+        for x in _own_rates(g, of[0], negatives, fprs): yield *of, *x
         scores = _by_seed(g[g.source.isin([of[0], negatives])])
         null = _same_key(by_scheme.get(of, under[:0]))
         for a in g.attack.unique():
@@ -129,42 +145,61 @@ def _quality_figures(results):
     yield from _by_judge(results.similarity, 'similarity', 'similarity')
     yield from _by_judge(results.preference, 'preference', 'nps', 'mean')
 
-@lru_cache(maxsize=4)
 def _figures(results, fprs, statistic, negatives):
-    "(scheme, host, encoder, attack, measure, nominal, seed, value), once for all tables"
+    "(scheme, host, encoder, attack, measure, nominal, seed, value, texts, variance)"
     return [*_score_figures(results, fprs, statistic, negatives), *_quality_figures(results)]
+
+# %% ../../../nbs/evaluation/studies/07_results.ipynb #574881b4
+_KEY = ['scheme', 'host', 'encoder', 'attack', 'measure', 'nominal']
+
+def _is_quality(measure): return measure.startswith(('ppl', 'similarity', 'nps'))
+
+def _interval(measure, g):
+    "The mean of a figure over seeds, with the interval that suits it"
+    v, n, var = (g[c].to_numpy(float) for c in ('value', 'texts', 'variance'))
+    if measure == 'auroc': return area_over_seeds(v, var, n)
+    if measure.startswith('ppl'): return ratio_over_seeds(v, var, n)
+    return mean_over_seeds(v, var, n) if _is_quality(measure) else rate_over_seeds(v, n)
+
+@lru_cache(maxsize=4)
+def _cells(results, fprs, statistic, negatives):
+    "The frame of `cells`, once for all tables"
+    import pandas as pd
+    figures = _figures(results, fprs, statistic, negatives)
+    columns = [*_KEY, 'seed', 'value', 'texts', 'variance']
+    rows = []
+    for key,g in pd.DataFrame(figures, columns=columns).groupby(_KEY, sort=False):
+        e = _interval(key[4], g)
+        rows.append((*key, e.value, e.low, e.high, np.ptp(g.value)/2, len(g), e.n, e.method))
+    return pd.DataFrame(rows, columns=[*_KEY, 'value', 'low', 'high', 'half', 'seeds',
+                                       'texts', 'interval'])
 
 # %% ../../../nbs/evaluation/studies/07_results.ipynb #522f918a
 def cells(
     results:Results, # of a study
-    fprs:Sequence[float]=(.01, .05), # nominal false positive rates
+    fprs:Sequence[float]=(.01, .05), # nominal false positive rates, and levels of p-values
     statistic:str='score', # column of the scores to judge by
     negatives:str='none', # label of the texts without a mark, such as "human"
-): # DataFrame: scheme, host, encoder, attack, measure, nominal, value, half, seeds, protocol
-    "The figures of the table, one a row"
-    import pandas as pd
-    rows = _figures(results, tuple(fprs), statistic, negatives)
-    key = ['scheme', 'host', 'encoder', 'attack', 'measure', 'nominal']
-    v = pd.DataFrame(rows, columns=[*key, 'seed', 'value']).groupby(key, sort=False).value
-    f = pd.DataFrame(dict(value=v.mean(), half=(v.max() - v.min())/2,
-                          seeds=v.count())).reset_index()
+): # DataFrame: scheme, host, encoder, attack, measure, nominal, value, low, high, half, seeds, texts, interval, protocol
+    "The figures of the table, one a row, with 95% intervals over texts and keys"
+    f = _cells(results, tuple(fprs), statistic, negatives)
     how = np.where(f.seeds > 1, 'leave one seed out', 'own seed')
     how = np.where(f.measure.str.endswith('_key'), 'same key', how)
     is_rate = f.measure.str.startswith('tpr')
-    return f.assign(protocol=np.where(is_rate, how, 'each seed'))
+    own = np.where(f.measure.isin(['detected', 'fpr']), 'own p-value', 'each seed')
+    return f.assign(protocol=np.where(is_rate, how, own))
 
 # %% ../../../nbs/evaluation/studies/07_results.ipynb #7b24d9a6
-_NAMES = dict(tpr='TPR', tpr_matched='matched TPR', tpr_key='same-key TPR',
-              tpr_matched_key='matched same-key TPR', auroc='AUROC', ppl='PPL',
-              similarity='similarity', nps='NPS')
-
-def _is_quality(measure): return measure.startswith(('ppl', 'similarity', 'nps'))
+_NAMES = dict(detected='TPR', fpr='FPR', tpr='TPR', tpr_matched='matched TPR',
+              tpr_key='same-key TPR', tpr_matched_key='matched same-key TPR',
+              auroc='AUROC', ppl='PPL', similarity='similarity', nps='NPS')
 
 def _heading(measure, nominal):
     "What stands above a column"
     named = measure.replace('ppl', 'PPL').replace('nps ', 'NPS ') # with a judge
-    name = _NAMES.get(measure, named)
-    return f'{name}@{nominal:.0%}' if nominal else name
+    name, level = _NAMES.get(measure, named), f'{100*nominal:g}%'
+    if measure in ('detected', 'fpr'): return f'{name}, p ≤ {level}'
+    return f'{name}@{level}' if nominal else name
 
 # %% ../../../nbs/evaluation/studies/07_results.ipynb #8b9dd869
 def _digits(measure): return 2 if measure.startswith('ppl') else 3
@@ -186,52 +221,63 @@ class Table:
     command: str = '' # how to compute one cell again
     @cached_property
     def figures(self) -> dict:
-        "(value, half-range) by row and column"
+        "Values with their intervals by row and column"
         return {((c.scheme, c.host, c.encoder), (c.attack, c.measure, c.nominal)):
-                (c.value, c.half) for c in self.cells.itertuples()}
+                Estimate(c.value, c.low, c.high) for c in self.cells.itertuples()}
     @property
     def labels(self) -> list[str]:
         "What stands before the rows: host and encoder only where there are several"
         shown = [j for j in (1, 2) if len({r[j] for r in self.rows if r[j]}) > 1]
         return [', '.join([r[0], *(r[j] for j in shown if r[j])]) for r in self.rows]
-
-# %% ../../../nbs/evaluation/studies/07_results.ipynb #fffdef42
-@patch
-def groups(self:Table) -> list[str]:
-    "What stands above the headings, for each column"
-    name = lambda c: 'unattacked' if c[0] == 'none' else c[0]
-    return ['quality' if _is_quality(c[1]) else name(c) for c in self.columns]
+    def groups(self) -> list[str]:
+        "What stands above the headings, for each column"
+        name = lambda c: 'unattacked' if c[0] == 'none' else c[0]
+        return ['quality' if _is_quality(c[1]) else name(c) for c in self.columns]
 
 # %% ../../../nbs/evaluation/studies/07_results.ipynb #9e27d23a
 @patch
-def best(self:Table,
+def winner(self:Table,
     col, # one of the columns
-) -> float:
-    "The best value of a column, rounded as printed"
-    have = [self.figures[r, col][0] for r in self.rows
-            if (r, col) in self.figures and r[0] not in self.negatives]
+) -> tuple|None: # a row
+    "The row that is best by more than the intervals allow; None if there is none"
+    have = {r: self.figures[r, col] for r in self.rows
+            if (r, col) in self.figures and r[0] not in self.negatives}
+    if len(have) < 2 or col[1] == 'fpr': return None
     pick = min if col[1].startswith('ppl') else max
-    return round(pick(have), _digits(col[1])) if have else math.nan
+    best = pick(have, key=lambda r: have[r].value)
+    others = [e for r,e in have.items() if r != best]
+    return best if all(differ(have[best], e) for e in others) else None
 
 # %% ../../../nbs/evaluation/studies/07_results.ipynb #d58383f4
-def _cell(table, row, col, bold, half):
+def _cell(table, row, col, bold, interval):
     "The text of a cell"
-    value, h = table.figures.get((row, col), (math.nan, math.nan))
-    measure = col[1]
-    s = _number(value, measure, '+' if measure.startswith('nps') else '')
-    if not s: return ''
-    win = (row[0] not in table.negatives
-           and round(value, _digits(measure)) == table.best(col))
-    return (bold(s) if win else s) + half(_number(h, measure))
+    e, measure = table.figures.get((row, col)), col[1]
+    sign = '+' if measure.startswith('nps') else ''
+    if e is None or math.isnan(e.value): return ''
+    s, *ends = (_number(x, measure, sign) for x in (e.value, e.low, e.high))
+    known = interval(', '.join(ends)) if all(ends) else ''
+    return (bold(s) if row == table.winner(col) else s) + known
 
 # %% ../../../nbs/evaluation/studies/07_results.ipynb #eee64960
 @patch
 def grid(self:Table,
     bold, # decorates the best value
-    half, # decorates the half-range
+    interval, # decorates the interval, such as ".93, .97"
 ) -> list[list[str]]:
     "Text of every cell"
-    return [[_cell(self, r, c, bold, half) for c in self.columns] for r in self.rows]
+    return [[_cell(self, r, c, bold, interval) for c in self.columns] for r in self.rows]
+
+# %% ../../../nbs/evaluation/studies/07_results.ipynb #63f54869
+@patch
+def caption(self:Table,
+    mark:str='Bold', # how the best figure is shown
+) -> str:
+    "What brackets and bold mean; empty for a table without columns"
+    if not self.columns: return ''
+    keys = 'keys' if self.cells.seeds.max() > 1 else 'under one key'
+    over = f'over texts and {keys}' if keys == 'keys' else f'over texts, {keys}'
+    return (f'In brackets: 95% intervals {over} (rates: Clopper-Pearson, AUROC: DeLong). '
+            f'{mark}: the best by more than the intervals allow.')
 
 # %% ../../../nbs/evaluation/studies/07_results.ipynb #f82545c8
 @patch
@@ -240,9 +286,10 @@ def markdown(self:Table) -> str:
     safe = lambda s: s.replace('|', '\\|')
     heads = [safe(f'{g} {_heading(*c[1:])}') for g,c in zip(self.groups(), self.columns)]
     lines = [['scheme', *heads], ['---']*(len(heads) + 1)]
-    grid = self.grid(lambda s: f'**{s}**', lambda h: f' ±{h}')
+    grid = self.grid(lambda s: f'**{s}**', lambda i: f' [{i}]')
     lines += [[safe(label), *row] for label,row in zip(self.labels, grid)]
-    return '\n'.join('| ' + ' | '.join(line) + ' |' for line in lines)
+    rows = '\n'.join('| ' + ' | '.join(line) + ' |' for line in lines)
+    return f'{rows}\n\n{self.caption()}'.rstrip()
 
 @patch
 def __repr__(self:Table): return self.markdown()
@@ -280,9 +327,10 @@ def _html_row(table, row, label, texts):
 @patch
 def html(self:Table) -> str:
     "As HTML"
-    grid = self.grid(lambda s: f'<b>{s}</b>', lambda h: f' <small>±{h}</small>')
+    grid = self.grid(lambda s: f'<b>{s}</b>', lambda i: f' <small>[{i}]</small>')
     body = ''.join(map(_html_row, itertools.repeat(self), self.rows, self.labels, grid))
-    return f'<table class="dew-table">{_html_head(self)}\n<tbody>{body}</tbody></table>'
+    said = f'<caption style="caption-side:bottom">{escape(self.caption())}</caption>'
+    return f'<table class="dew-table">{said}{_html_head(self)}\n<tbody>{body}</tbody></table>'
 
 @patch
 def _repr_html_(self:Table): return self.html()
@@ -291,7 +339,7 @@ def _repr_html_(self:Table): return self.html()
 _LATEX = {c: '\\' + c for c in '_%&#${}'} | {
     '\\': r'\textbackslash{}', '~': r'\textasciitilde{}',
     '^': r'\textasciicircum{}', 'λ': r'$\lambda$', 'γ': r'$\gamma$',
-    'δ': r'$\delta$', '±': r'$\pm$', '<': '$<$', '>': '$>$', '|': '$|$'}
+    'δ': r'$\delta$', '≤': r'$\leq$', '<': '$<$', '>': '$>$', '|': '$|$'}
 
 def _safe_latex(s): return ''.join(_LATEX.get(c, c) for c in s)
 
@@ -302,12 +350,12 @@ def latex(self:Table) -> str:
     import pandas as pd
     heads = [[_safe_latex(g) for g in self.groups()],
              [_safe_latex(_heading(*c[1:])) for c in self.columns]]
-    grid = self.grid(lambda s: rf'\textbf{{{s}}}',
-                     lambda h: rf' {{\scriptsize $\pm${h}}}')
+    grid = self.grid(lambda s: rf'\textbf{{{s}}}', lambda i: rf' {{\scriptsize [{i}]}}')
     frame = pd.DataFrame(grid, [_safe_latex(s) for s in self.labels],
         pd.MultiIndex.from_arrays(heads, names=['', 'Watermark']))
-    return frame.style.to_latex(hrules=True, multicol_align='c',
+    made = frame.style.to_latex(hrules=True, multicol_align='c',
         column_format='l' + 'c'*len(self.columns)).rstrip()
+    return f'{made}\n\n{{\\footnotesize {_safe_latex(self.caption())}}}' 
 
 # %% ../../../nbs/evaluation/studies/07_results.ipynb #884e0634
 def _check_choice(c, measures, attacks, **keep):
@@ -348,17 +396,17 @@ def _rows(c, patterns, known):
 # %% ../../../nbs/evaluation/studies/07_results.ipynb #44c95f09
 def table(
     results:Results|str|Path, # results, or their folder
-    measures:Sequence[str]=('tpr', 'tpr_matched', 'auroc', 'ppl', 'nps'), # or "similarity"
+    measures:Sequence[str]=('detected', 'tpr', 'tpr_matched', 'auroc', 'ppl', 'nps'), # or "fpr", "similarity", …
     attacks:Sequence[str]|None=None, # which attacks, in which order; None: all
     schemes:Sequence[str]|None=None, # rows in order, by label or pattern ("DEW*"); None: all
     hosts:Sequence[str]|None=None, # those of some hosts only; None: all
     encoders:Sequence[str]|None=None, # likewise; schemes without an encoder stay
-    fprs:Sequence[float]=(.01, .05), # nominal false positive rates
+    fprs:Sequence[float]=(.01, .05), # nominal false positive rates, and levels of p-values
     statistic:str='score', # column of the scores to judge by
     negatives:str='none', # label of the texts without a mark
     command:str='dew_eval study.toml --out again', # how cells are computed again
 ) -> Table:
-    "Results in the paper's layout: mean ± half-range over seeds, the best in bold"
+    "Results in the paper's layout: means over seeds with 95% intervals, the best in bold"
     if isinstance(results, (str, Path)): results = load_results(results)
     study = results.study
     c = cells(results, fprs, statistic, negatives)

@@ -23,7 +23,7 @@ from .units import KINDS, Presence, Unit, clear_remains, try_lock
 log = logging.getLogger(__name__)
 
 # %% auto #0
-__all__ = ['log', 'Part', 'read_part', 'plan', 'Run', 'run_study']
+__all__ = ['log', 'Part', 'read_part', 'plan', 'Run', 'missing_parents', 'what_is_left', 'run_study']
 
 # %% ../../../nbs/evaluation/studies/06_runner.ipynb #7e92328f
 _PARTS = 'scheme', 'attack', 'seed', 'host', 'encoder', 'kind'
@@ -279,9 +279,17 @@ def _make_room(run, error):
     run.here.away(_PAUSE)
 
 # %% ../../../nbs/evaluation/studies/06_runner.ipynb #d2e860d2
-def _give_up(left):
+def missing_parents(
+    left:dict, # id to unit that is not done yet
+    out:Path, # a results folder
+) -> list[Unit]:
+    "Units that some of these wait for, and that are neither done nor among them"
+    needed = {p.id: p for u in left.values() for p in u.needs}
+    return [p for p in needed.values() if p.id not in left and not p.done(out)]
+
+def _give_up(left, out):
     "Say which unit nobody computes"
-    p = next(p for u in left.values() for p in u.needs if p.id not in left)
+    p = next(iter(missing_parents(left, out)))
     raise RuntimeError(f'{len(left)} units wait for others, such as {p.id} ({p.labels}), '
                        'that no run computes: run without kind= first')
 
@@ -305,7 +313,7 @@ def work(self:Run,
             said(unit)
             continue
         if others: since = time.time()
-        elif time.time() - since > _PATIENCE: _give_up(self.left)
+        elif time.time() - since > _PATIENCE: _give_up(self.left, self.out)
         self.here.away(.25)
 
 # %% ../../../nbs/evaluation/studies/06_runner.ipynb #4b2ceb7e
@@ -335,6 +343,22 @@ def _say(bar, unit):
     bar.set_postfix_str(' '.join(map(str, [unit.kind, *names])))
     bar.update()
 
+# %% ../../../nbs/evaluation/studies/06_runner.ipynb #b93e57be
+def what_is_left(
+    study:Study|dict|str|Path|Sequence, # a study, its TOML file, or several for the same folder
+    out:str|Path, # a results folder, or where one will be; nothing is written
+    bench:Bench, # to try models with
+    only:str='', # a filter such as "scheme=DEW*; attack=none; seed=0"
+) -> tuple[list, dict]: # all units of the plan; id to unit of those without a result
+    "What a run would do; what would stop it is said"
+    many, out = _as_studies(study), Path(out)
+    _check_part(read_part(only), many)
+    admit(out, many, write=False)
+    units = plan(many, bench, only)
+    left = {u.id: u for u in units if not u.done(out)}
+    _try_all(left.values(), bench)
+    return units, left
+
 # %% ../../../nbs/evaluation/studies/06_runner.ipynb #89d1da10
 def run_study(
     study:Study|dict|str|Path|Sequence, # a study, its TOML file, or several for the same folder
@@ -348,16 +372,13 @@ def run_study(
     "Do what is not done yet"
     many, out = _as_studies(study), Path(out)
     _check_part(read_part(only), many) # before there is a folder
+    admit(out, many, write=False)
     out.mkdir(parents=True, exist_ok=True)
-    for s in many: admit(out, s, write=False)
     with Presence(out) as here:
         (out/'units').mkdir(exist_ok=True)
         bench = bench or Bench(device, batch_size, out/'attacks.sqlite')
-        units = {u.id: u for u in plan(many, bench, only)}
-        left = {k: u for k,u in units.items() if not u.done(out)}
-        _try_all(left.values(), bench)
-        with FileLock(out/'.lock'):
-            for s in many: admit(out, s)
+        units, left = what_is_left(many, out, bench, only)
+        with FileLock(out/'.lock'): admit(out, many)
         with tqdm(total=len(units), initial=len(units) - len(left),
                   desc=many[0].name, disable=not progress) as bar:
             Run(out, bench, here, left).work(lambda u: _say(bar, u))

@@ -15,7 +15,7 @@ from .plan import Study
 from .units import FORMAT, KINDS, as_bytes
 
 # %% auto #0
-__all__ = ['PACKED', 'study_card', 'admit', 'UnitFolder', 'PackedUnits', 'JoinedUnits', 'Results', 'load_results']
+__all__ = ['PACKED', 'study_card', 'admit', 'UnitFolder', 'PackedUnits', 'JoinedUnits', 'Results', 'load_results', 'check_pack']
 
 # %% ../../../nbs/evaluation/studies/04_store.ipynb #28714e13
 _SAME = 'name', 'corpus', 'generation', 'unit' # what all studies of a folder share
@@ -68,26 +68,27 @@ def _check_free(out):
 
 # %% ../../../nbs/evaluation/studies/04_store.ipynb #2f7ff8d8
 def admit(
-    out:Path, # a results folder
-    study:Study, # that wants to write into it
+    out:Path, # a results folder, or where one will be
+    study:Study|Sequence[Study], # that wants to write into it; several are one card
     write:bool=True, # bring `study.json` up to date, too
 ):
-    "Check a study against the folder's `study.json`"
+    "Check studies against the folder's `study.json` and each other"
     if (out/PACKED).is_file(): raise ValueError(
         f'The results in {out.name!r} are packed: they can be read, not '
         'continued. Run in the original folder')
+    path, many = out/'study.json', [study] if isinstance(study, Study) else study
+    whose = f'The results in {out.name!r} belong to another study'
+    if not path.is_file(): whose = 'These studies do not belong together'
     def refuse(what): raise ValueError(
-        f'The results in {out.name!r} belong to another study: {what}. '
-        'Give this one a folder of its own with --out')
-    new, path = study_card(study), out/'study.json'
-    if path.is_file():
-        old = json.loads(path.read_text(encoding='utf-8'))
-        _check_same(old, new, refuse)
-        new = _joined(old, new)
-    else: _check_free(out)
+        f'{whose}: {what}. Give this one a folder of its own with --out')
+    card = json.loads(path.read_text(encoding='utf-8')) if path.is_file() else None
+    if card is None and out.is_dir(): _check_free(out)
+    for new in map(study_card, many):
+        if card: _check_same(card, new, refuse)
+        card = _joined(card, new) if card else new
     if not write: return
     tmp = out/f'.study-{os.getpid()}'
-    tmp.write_bytes(as_bytes(new))
+    tmp.write_bytes(as_bytes(card))
     os.replace(tmp, path)
 
 # %% ../../../nbs/evaluation/studies/04_store.ipynb #6fee5add
@@ -394,6 +395,14 @@ def join(self:Results,
     return Results(self.path, _joined(self.study, other.study), (*self.more, other))
 
 # %% ../../../nbs/evaluation/studies/04_store.ipynb #ae6185ff
+def check_pack(
+    path:str|Path # where a pack shall be
+):
+    "Refuse a folder that holds other files"
+    path = Path(path)
+    if path.is_dir() and any(path.iterdir()) and not (path/PACKED).is_file(): raise ValueError(
+        f'Folder {path.name!r} holds other files: give an empty or new one')
+
 @patch
 def pack(self:Results,
     path:str|Path, # folder for the files; an older pack in it is replaced
@@ -404,10 +413,8 @@ def pack(self:Results,
     drop:Sequence[str]=(), # columns of scores to leave out
 ) -> 'Results': # the packed ones
     "Write the results as a few small files"
-    path, is_pack = Path(path), (Path(path)/PACKED).is_file()
-    if path.is_dir() and any(path.iterdir()) and not is_pack: raise ValueError(
-        f'Folder {path.name!r} holds other files: give an empty or new one')
-    kept = list(_kept_texts(self, attacked, whole, texts))
+    check_pack(path)
+    path, kept = Path(path), list(_kept_texts(self, attacked, whole, texts))
     files = dict(_pack_files(self, kept, rows, drop))
     path.mkdir(parents=True, exist_ok=True)
     for p in [*path.glob('texts-*.jsonl.gz'), *path.glob('*.parquet')]: p.unlink()

@@ -4,7 +4,7 @@
 
 # %% ../../../nbs/evaluation/studies/08_terminal.ipynb #c003
 from __future__ import annotations
-import itertools, logging, math, tempfile, time
+import itertools, math, tempfile, textwrap, time
 from dataclasses import replace
 from pathlib import Path
 from .bench import Bench, do_unit
@@ -12,36 +12,38 @@ from .results import Table
 from .units import Unit
 
 # %% auto #0
-__all__ = ['TEXTS', 'TOKENS', 'trial', 'growth', 'seconds_of', 'estimate', 'about', 'in_blocks', 'fit_table']
+__all__ = ['TOKENS', 'trial', 'growth', 'seconds_of', 'estimate', 'about', 'in_blocks', 'fit_table']
 
 # %% ../../../nbs/evaluation/studies/08_terminal.ipynb #c007
-TEXTS, TOKENS = 8, 24 # of a trial, at most
+TOKENS = 24 # of a trial, at most
 
 def _root(unit):
     "The unit of texts that a unit is about"
     return unit if unit.parent is None else _root(unit.parent)
 
 def trial(
-    unit:Unit # of a plan
+    unit:Unit, # of a plan
+    texts:int=8, # at most so many
 ) -> Unit:
     "The same piece of work with few texts of few tokens"
-    work, small = dict(unit.work), dict(trial=True)
-    if 'to' in work: work['to'] = trial(work['to'])
+    work, parent = dict(unit.work), unit.parent and trial(unit.parent, texts)
+    if 'to' in work: work['to'] = trial(work['to'], texts)
     if unit.parent is None:
         g = work['generation']
         tokens = min(TOKENS, g['tokens'])
         work['generation'] = g | dict(tokens=tokens, min_tokens=min(tokens, g['min_tokens']))
-        work['corpus'] = work['corpus'][:TEXTS]
-    return replace(unit, spec=unit.spec | small, work=work, parent=unit.parent and trial(unit.parent))
+        work['corpus'] = work['corpus'][:texts]
+    return replace(unit, spec=unit.spec | dict(trial=True), work=work, parent=parent)
 
 # %% ../../../nbs/evaluation/studies/08_terminal.ipynb #c009
 def growth(
-    unit:Unit # of a plan
+    unit:Unit, # of a plan
+    texts:int=8, # of its trial
 ) -> float:
     "How many times the work of its trial a unit is"
     w = _root(unit).work
     n, tokens = len(w['corpus']), w['generation']['tokens']
-    return math.ceil(n/min(n, TEXTS))*tokens/min(tokens, TOKENS)
+    return math.ceil(n/min(n, texts))*tokens/min(tokens, TOKENS)
 
 # %% ../../../nbs/evaluation/studies/08_terminal.ipynb #c012
 def _prepare(unit, bench):
@@ -65,31 +67,37 @@ def seconds_of(
 # %% ../../../nbs/evaluation/studies/08_terminal.ipynb #c014
 def _pace(unit):
     "Units with equal ones are expected to take as long"
-    return unit.kind, unit.labels.get('attack', 'none') if unit.kind == 'attacked' else ''
+    w, attacked = unit.work, unit.kind == 'attacked'
+    row = None if attacked else w.get('row')
+    scheme = f'{row.kind} {row.params.get("preset", "")}'.strip() if row else ''
+    judge = '' if row or attacked else str(w.get('judge') or '')
+    attack = unit.labels.get('attack', '') if attacked else ''
+    return unit.kind, attack or scheme or judge, unit.labels.get('host', '')
 
 def _asks_server(unit):
     attack = unit.work.get('attack')
-    return unit.kind == 'preference' or 'base_url' in getattr(attack, 'params', {})
+    asks = unit.work['judge'].get('base_url') if unit.kind == 'preference' else False
+    return bool(asks) or 'base_url' in getattr(attack, 'params', {})
 
 # %% ../../../nbs/evaluation/studies/08_terminal.ipynb #c015
 def estimate(
     units:list, # that are left to do
     bench:Bench, # to do them with
     seconds=seconds_of # a function of a trial, a folder and the bench
-) -> tuple: # seconds, and the names of what is not counted
+) -> tuple: # seconds, and what is not counted, with the reason
     "About how long units will take"
-    total, unknown = 0., []
+    total, unknown, texts = 0., [], bench.batch_size
     groups = itertools.groupby(sorted(units, key=_pace), _pace)
     with tempfile.TemporaryDirectory() as out:
-        for (kind,attack),same in groups:
+        for (kind,what,_),same in groups:
             same = list(same)
-            unit = max(same, key=lambda u: u.labels.get('scheme', u.labels.get('source', '')) != 'none')
             try:
-                if _asks_server(unit): raise ValueError('asks a server')
-                total += seconds(trial(unit), Path(out), bench)*sum(map(growth, same))
+                if _asks_server(same[0]): raise ValueError('it asks a server')
+                took = seconds(trial(same[0], texts), Path(out), bench)
+                total += took*sum(growth(u, texts) for u in same)
             except (OSError, ValueError, RuntimeError, ImportError) as e:
-                logging.getLogger(__name__).info('%s %s: %s', kind, attack, e)
-                unknown.append(f'{kind} {attack}'.strip())
+                why = (str(e).splitlines() or [type(e).__name__])[0][:160]
+                unknown.append(f'{kind} {what}'.strip() + f', since {why}')
     return total, unknown
 
 # %% ../../../nbs/evaluation/studies/08_terminal.ipynb #c017
@@ -106,7 +114,7 @@ def _columns(table):
     "(group, heading, cells) of each column"
     head = table.markdown().split('\n')[0].replace('\\|', '¦').strip('| ').split(' | ')[1:]
     groups = table.groups()
-    grid = table.grid(lambda s: f'{s}*', lambda h: f' ±{h}' if h else '')
+    grid = table.grid(lambda s: f'{s}*', lambda i: f' [{i}]')
     cells = zip(*grid) if grid else [()]*len(head)
     return [(g, h[len(g)+1:], list(c)) for g,h,c in zip(groups, head, cells)]
 
@@ -146,8 +154,9 @@ def fit_table(
     table:Table, # of results
     width:int=80 # of the terminal
 ) -> str:
-    "A table in blocks that fit"
+    "A table in blocks that fit, and what its brackets and stars mean"
     labels = table.labels
     first = max(map(len, ['scheme', *labels]))
     blocks = in_blocks(_columns(table), width - first, _width)
-    return '\n\n'.join(_block(labels, b, first) for b in blocks)
+    said = textwrap.fill(table.caption('A star'), width)
+    return '\n\n'.join([*(_block(labels, b, first) for b in blocks), said]).rstrip()

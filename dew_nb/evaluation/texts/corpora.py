@@ -331,7 +331,7 @@ def _our_prompts(source, host):
     if not isinstance(source, str): return None
     if source == 'topics': return topic_prompts, str
     if source not in MESSAGES: return None
-    from dew_nb.mark.insertion import chat_prompt
+    from dew_nb.mark.generation import chat_prompt
     tok = getattr(host, 'tokenizer', host)
     return MESSAGES[source], lambda d: chat_prompt(tok, [dict(role='user', content=d)])
 

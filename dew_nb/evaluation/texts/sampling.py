@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
 from transformers import LogitsProcessor, LogitsProcessorList
 from .content import content_seed
-from ...mark.insertion import ChatPrompt
+from ...mark.generation import ChatPrompt
 
 # %% ../../../nbs/evaluation/texts/02_sampling.ipynb #c007
 def as_int64(
