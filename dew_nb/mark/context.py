@@ -253,7 +253,10 @@ def keep_tokenizer(
 
 # %% ../../nbs/mark/10_context.ipynb #c056
 @lru_cache(4)
-def _tokenizer_of(text): return Tokenizer.from_str(text)
+def _tokenizer_of(text):
+    "A tokenizer from its JSON; what is none is a `ValueError`"
+    try: return Tokenizer.from_str(text)
+    except Exception as e: raise ValueError(f'This file holds no tokenizer that can be read: {e}') from None
 
 def kept_tokenizer(
     tensors:dict # from `keep_tokenizer`; others may be among them

@@ -28,7 +28,7 @@ class HashedConfig(Part):
 # %% ../../nbs/mark/12_hashed.ipynb #4a73b9a3
 class HashedContexts(ContextSpace):
     "A keyed pseudo-random unit vector for each window, in place of its meaning"
-    Config = HashedConfig
+    Config, keyed = HashedConfig, True
     def __init__(self,
         secret:bytes|None, # 32-byte sub-key; None: not under a key yet
         n:int, # length of the vectors

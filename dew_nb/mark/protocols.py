@@ -15,11 +15,12 @@ import numpy as np
 from torch import Tensor
 from .windows import next_windows
 
-# %% ../../nbs/mark/04_protocols.ipynb #75ba1f30
+# %% ../../nbs/mark/04_protocols.ipynb #3bc7f31f
 class Part:
     "The choices of a rule or of a context space: inherit from it in a frozen dataclass"
     name: ClassVar[str] = '' # of the rule or space; set when it is registered
     flat: ClassVar[dict] = {} # how a flat configuration calls a field that is called otherwise here
+    keys = 1 # sub-keys, of a rule that has no field for them
     def check(self, config): "Refuse what does not go together with the rest of a configuration"
     def check_host(self, V:int, name:str): "Refuse a host whose vocabulary has too few tokens"
     def wants_reference(self) -> bool: return True # a context space is prepared with a sample of ordinary text
@@ -33,11 +34,13 @@ class Units(Protocol):
     def cut(self, texts:list) -> list: "A list of numbers for each text"
     def spans(self, text:str) -> np.ndarray: "(T, 2) where the units of a text begin and end, in characters"
 
-# %% ../../nbs/mark/04_protocols.ipynb #9fe89319
+# %% ../../nbs/mark/04_protocols.ipynb #50ad3387
 @runtime_checkable
 class Kernel(Protocol):
     "Correlation of two scores over random keys, from the cosines of their tokens and of their contexts"
     slope: float|None # share of the variance that is linear in the alignment; None: no linear form, and no anchor
+    planes: int # hyperplanes of the context that a simulated layer has
+    def layer_scores(self, X:Tensor, c:Tensor, a:Tensor) -> Tensor: "(N, n) standardised scores under simulated layers: alignments X, hyperplanes a"
     def __call__(self, rho_T:Tensor, rho_C:Tensor) -> Tensor: "The correlation, for cosines of any shape"
     def draw(self, w:int, w_C:int, B:int, generator): "B random keys for simulations: an object with `scores(r, c)`, (L, B)"
 
@@ -56,7 +59,7 @@ def insert(
     new = rule.play(values.to(q.device), at, q, on.to(q.device))
     return rule.put(base, ids, new.to(base.device)).to(logits.dtype)
 
-# %% ../../nbs/mark/04_protocols.ipynb #2dba98d8
+# %% ../../nbs/mark/04_protocols.ipynb #6f986e95
 @runtime_checkable
 class Rule(Protocol):
     "How the mark is inserted and scored, under a key"
@@ -83,6 +86,7 @@ class Rule(Protocol):
     def score(self, q:Tensor, ids:Tensor|None=None) -> Tensor: "(B, m) scores of tokens in projected contexts; ids None: of all"
     def score_all(self, c:Tensor, ids:Tensor) -> Tensor: return self.score(self.project(c), ids[:,None]) # (N, keys) of positions
     def draw(self, names:list) -> list: return [0]*len(names) # the sub-key of each text, by its name
+    def secret(self) -> bytes: "Bytes that nobody knows who has no key, the same for every copy of the rule"
     def iid_null(self, L): "The null of a mean of L scores that are taken for independent"
     def state(self) -> tuple: "Tensors and metadata for a file"
     @classmethod
@@ -109,7 +113,7 @@ def place(
     w, full = next_windows(text, state, space.k, rule.repeats)
     return space.encode(w), full[:,None]
 
-# %% ../../nbs/mark/04_protocols.ipynb #f43e9730
+# %% ../../nbs/mark/04_protocols.ipynb #ebd962fc
 @runtime_checkable
 class ContextSpace(Protocol):
     "What a unit of text is, and the vector of the units before it"
@@ -121,6 +125,7 @@ class ContextSpace(Protocol):
     device: Any # where `encode` leaves its vectors
     needs_encoder: ClassVar[bool] = False # to read texts
     many_keys: ClassVar[bool] = True # it goes together with sub-keys
+    keyed: ClassVar[bool] = False # its vectors depend on the key
     @classmethod
     def prepare(cls, encoder, host, config, reference, progress=None) -> tuple: "The space of a host by a `DEWConfig`, and the reference sample"
     def encode(self, windows, check:bool=True) -> Tensor: "(N, dim) unit vectors of windows (N, k); check: refuse NaN now, not later"
@@ -134,7 +139,7 @@ class ContextSpace(Protocol):
     @classmethod
     def from_state(cls, tensors:dict, meta:dict, config, encoder=None, device=None): "The space of a file, by its `DEWConfig`"
 
-# %% ../../nbs/mark/04_protocols.ipynb #1125820e
+# %% ../../nbs/mark/04_protocols.ipynb #60931d65
 _rules, _spaces = {}, {}
 HOMES = dict(encoder='context', words='wordspace')       # modules that are called otherwise than what they register
 BUILT_IN = dict(rule=('bias', 'tournament'), contexts=('encoder', 'compiled', 'words'))
@@ -145,6 +150,9 @@ def _register(known, name, cls, what):
         f'{what} needs a name that is an identifier, got {name!r}')
     if not issubclass(vars(cls).get('Config', object), Part): raise TypeError(
         f'{cls!r} needs a Config, a frozen dataclass of its choices that inherits from Part')
+    old = known.get(name, cls)
+    if (old.__module__, old.__qualname__) != (cls.__module__, cls.__qualname__): raise ValueError(
+        f'the name {name!r} is taken by {old.__qualname__}: register {cls.__qualname__} under another one')
     cls.name = cls.Config.name = name
     known[name] = cls
 

@@ -262,3 +262,9 @@ def narrow(self:Scheme,
     tokens = bp.tokens.narrow(np.concatenate([np.asarray(ids, np.int64), ref.tokens]), device)
     if ref.vectors is not None: ref = replace(ref, vectors=ref.vectors.to(device))
     return replace(self, blueprint=replace(bp, tokens=tokens, reference=ref))
+
+# %% ../../nbs/mark/30_scheme.ipynb #cdea686a
+@patch
+def bare(self:Scheme) -> Scheme:
+    "The scheme without its host and without what another key would need"
+    return Scheme(self.config, self.rule, self.contexts, None, self.anchor, None)

@@ -456,11 +456,16 @@ def _score_by_outer(self:TournamentRule, c, ids, budget):
 
 # %% ../../nbs/mark/21_tournament.ipynb #sc05d3f03
 @patch
+def secret(self:TournamentRule) -> bytes:
+    "Bytes that nobody knows who has no key"
+    return self.M[:1].float().cpu().numpy().tobytes()
+
+@patch
 def draw(self:TournamentRule,
     names:list # strings, one for each text
 ) -> list:
     "The sub-key of each text"
-    secret = self.M[:1].float().cpu().numpy().tobytes()
+    secret = self.secret()
     mac = lambda s: hmac.digest(secret, s.encode('utf-8', 'replace'), 'sha256')
     return [int.from_bytes(mac(s)[:8], 'big') % self.keys for s in names]
 

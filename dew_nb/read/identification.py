@@ -17,7 +17,8 @@ from tqdm.auto import tqdm
 
 # %% ../../nbs/read/12_identification.ipynb #c004
 from ..mark.context import ContextEncoder
-from .detection import Detector, measure
+from .detection import Detector
+from .evidence import measure
 from ..stats.rates import holm
 
 # %% ../../nbs/read/12_identification.ipynb #c007
@@ -80,7 +81,7 @@ def tokenizer_of(
 ) -> str:
     "Digest of its tokenizer"
     known = detector.meta.get('tokenizer_digest')
-    return known or hashlib.sha256(detector.reader.tok.to_str().encode()).hexdigest()
+    return known or hashlib.sha256(detector.scheme.contexts.tok.to_str().encode()).hexdigest()
 
 # %% ../../nbs/read/12_identification.ipynb #c016
 def shared_work(

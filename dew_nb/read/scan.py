@@ -24,7 +24,7 @@ from ..stats.scanlaw import ScanNull, cell_sums, handicaps, largest, null_scores
 from ..stats.scanlaw import scan_lengths, window_pair_sums
 from .text import check_one_or_many
 from .views import scan_html
-from ..mark.whitening import unit_rows
+from .evidence import position_scores, positions, unit_tokens
 
 # %% ../../nbs/read/05_scan.ipynb #c007
 @dataclass(frozen=True)
@@ -160,19 +160,16 @@ def of(cls:Positions,
     c:torch.Tensor # (N, d_C) context vectors of its windows
 ) -> Positions:
     "The positions of a document"
-    rule, device = scheme.rule, scheme.table.device
-    keep = send(np.flatnonzero(doc.first), device)
-    ids, c = send(doc.tokens, device)[keep], c.to(device)[keep]
-    if scheme.config.keys > 1: y = rule.score_all(c, ids).double()/rule.sd
-    else: y = rule.score(rule.project(c), ids[:,None])[:,0].double()/rule.sd
-    r, u = unit_rows(rule.rows(ids).float()), unit_rows(c.float())
-    if (a := scheme.anchor) is None: return cls(r, u, y, y.new_zeros(len(y)))
-    return cls(r, u, y, a.covariance(r, u).double(), a.score*rule.scale/rule.sd, a.var)
+    rule, keep = scheme.rule, np.flatnonzero(doc.first)
+    p = positions(scheme, doc.windows[keep], doc.tokens[keep], c[send(keep, c.device)])
+    y, r = position_scores(rule, p).double()/rule.sd, unit_tokens(scheme, p.ids)
+    if (a := scheme.anchor) is None: return cls(r, p.u, y, y.new_zeros(len(y)))
+    return cls(r, p.u, y, a.covariance(r, p.u).double(), a.score*rule.scale/rule.sd, a.var)
 
 # %% ../../nbs/read/05_scan.ipynb #c029
 def _allowed(rule, l_eff):
     "The allowance of sums with so many effective scores"
-    return torch.as_tensor(allowance(l_eff.cpu().numpy(), rule.lean, getattr(rule, 'far', 0.))).to(l_eff)
+    return torch.as_tensor(allowance(l_eff.cpu().numpy(), rule.allowance_short, rule.allowance_long)).to(l_eff)
 
 def window_laws(
     P:Positions, # of a text
@@ -207,10 +204,11 @@ def window_z(
 def text_seed(
     seed:int, # of the scan
     ids:np.ndarray, # (T,) tokens of the text
-    r:torch.Tensor # (L, w) token rows under the key
+    r:torch.Tensor, # (L, w) token rows under the key
+    secret:bytes=b'' # of the rule, for rows that are not keyed
 ) -> int:
     "A seed for the draws of one text, which nobody knows who has no key"
-    return hidden_seed([r], f'{seed}:'.encode() + np.asarray(ids, np.int64).tobytes())
+    return hidden_seed([r], secret + f'{seed}:'.encode() + np.asarray(ids, np.int64).tobytes())
 
 # %% ../../nbs/read/05_scan.ipynb #c035
 def scan_null(
@@ -223,7 +221,7 @@ def scan_null(
     replicates:int=999 # draws; 0: the bound
 ) -> ScanNull:
     "The law of the largest z of a text's windows"
-    L, counts, keys = len(P.y), np.array([len(x) for x in inv]), scheme.config.keys
+    L, counts, keys = len(P.y), np.array([len(x) for x in inv]), scheme.rule.keys
     hcap = handicaps(L, lengths, stride)
     if not replicates or len(lengths) < 2: return ScanNull(counts, hcap, keys=keys)
     cells, S = null_scores(P.r, P.c, scheme.rule.kernel, replicates, seed, scheme.anchor, stride)
@@ -261,7 +259,7 @@ def of(cls:ScoredWindows,
     means, inv = window_laws(P, scheme.rule, lengths, stride)
     under = list(zip(*[window_z(p, means, inv, lengths, stride) for p in P.each()]))
     z, subkey = ([f(x, 0) for x in under] for f in (np.max, np.argmax))
-    seed = text_seed(options.seed, ids, P.r)
+    seed = text_seed(options.seed, ids, P.r, scheme.rule.secret())
     null = scan_null(scheme, P, inv, lengths, seed, stride, options.replicates)
     first = [np.arange(len(x))*stride for x in z]
     end = [np.minimum(a + m*stride, L) for a,m in zip(first, lengths)]

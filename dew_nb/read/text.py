@@ -104,8 +104,7 @@ def ordinary(
 class Reader:
     "Turns strings into documents, in groups of bounded size"
     def __init__(self,
-        tok, # a `tokenizers.Tokenizer`
-        special:np.ndarray, # (S,) ids that are in no window
+        units, # a `Units`: cuts texts
         k:int, # tokens in a window
         alive:np.ndarray, # (V,) bool, tokens that carry a mark
         dedup:bool=True, # count what is repeated once
@@ -113,7 +112,7 @@ class Reader:
         max_windows:int=16_384, # windows in a group
         reading:str='auto' # 'raw', 'plain', or 'auto': as the text itself suggests
     ):
-        self.tok, self.special, self.k, self.alive = tok, special, k, alive
+        self.units, self.k, self.alive = units, k, alive
         self.dedup, self.repeats, self.max_windows = dedup, repeats, max_windows
         self.reading = check_reading(reading)
     def __repr__(self): return f'Reader(k={self.k}, dedup={self.dedup})'
@@ -124,7 +123,7 @@ def marked(self:Reader,
     ids:np.ndarray # (N,) token ids
 ) -> np.ndarray:
     "(N,) bool: which ids carry a mark"
-    if getattr(self.tok, 'open', False): return np.ones(len(ids), bool)
+    if self.units.open: return np.ones(len(ids), bool)
     if not len(self.alive): return np.zeros(len(ids), bool)
     return (ids < len(self.alive)) & self.alive[np.minimum(ids, len(self.alive)-1)]
 
@@ -132,7 +131,7 @@ def marked(self:Reader,
 @patch
 def _positions(self:Reader, flat, inside):
     "Places in the joined ids whose token is scored: a full window before it, no special token"
-    special = np.cumsum(np.append(0, np.isin(flat, self.special)))
+    special = np.cumsum(np.append(0, np.isin(flat, self.units.special)))
     pos = np.flatnonzero((inside >= self.k) & self.marked(flat))
     return pos[special[pos+1] == special[pos-self.k]]
 
@@ -148,24 +147,19 @@ def _first(self:Reader, text, pairs):
 
 # %% ../../nbs/read/02_text.ipynb #bbdecf90
 @patch
-def _offsets(self:Reader, text, plain, encoded=None):
-    "(T, 2) where the tokens of a text stand"
-    read = text if plain is None else plain.text
-    e = encoded or self.tok.encode_batch([read], add_special_tokens=False)[0]
-    spans = np.array(e.offsets, np.int64).reshape(-1, 2)
-    return spans if plain is None else where(plain, spans)
+def _offsets(self:Reader, text, plain):
+    "(T, 2) where the units of a text stand"
+    if plain is None: return self.units.spans(text)
+    return where(plain, self.units.spans(plain.text))
 
 # %% ../../nbs/read/02_text.ipynb #4d7b83e5
 @patch
 def _tokenize(self:Reader, texts):
     "What to read of each text, if it is another one, its ids, and its offsets or a function that makes them"
     plain = [None if ordinary(t) else READINGS[self.reading](clean(t)) for t in texts]
-    fast = getattr(self.tok, 'encode_batch_fast', None)
-    encoded = (fast or self.tok.encode_batch)([t if p is None else p.text for t,p in zip(texts, plain)],
-                                              add_special_tokens=False)
-    if fast: spans = [partial(self._offsets, t, p) for t,p in zip(texts, plain)]
-    else: spans = [self._offsets(t, p, e) for t,p,e in zip(texts, plain, encoded)]
-    return [() if p is None else p.kinds for p in plain], [e.ids for e in encoded], spans
+    ids = self.units.cut([t if p is None else p.text for t,p in zip(texts, plain)])
+    spans = [partial(self._offsets, t, p) for t,p in zip(texts, plain)]
+    return [() if p is None else p.kinds for p in plain], ids, spans
 
 # %% ../../nbs/read/02_text.ipynb #f84a54b6
 @patch

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['EFFECT', 'TOO_SHORT', 'HEADLINE', 'COLUMNS', 'CARDS', 'STYLE', 'CAN', 'enough_tokens', 'verdict', 'scheme_digest',
            'Judgement', 'csv_line', 'report_page', 'enough_for', 'judge_with', 'in_groups', 'judgements',
-           'detector_info', 'info_text']
+           'detector_info', 'printable', 'info_text']
 
 # %% ../../nbs/read/13_verdicts.ipynb #c003
 import csv, hashlib, html, io, json, math, time
@@ -339,12 +339,13 @@ def judgements(
 # %% ../../nbs/read/13_verdicts.ipynb #c060
 def detector_info(
     path:str|Path, # of a detector
-    alpha:float=.01 # level of the test
+    alpha:float=.01, # level of the test
+    verify_key=None # public key that must have signed it, or its file; None: anybody may have
 ) -> dict:
     "What a detector file is, as plain values"
-    from dew_nb.models.artefacts import content_digest, load_artefact
+    from dew_nb.models.artefacts import content_digest, load_artefact, signer
     from dew_nb.mark.config import DEWConfig
-    tensors, meta = load_artefact(path, 'detector')
+    tensors, meta = load_artefact(path, 'detector', verify_key=verify_key)
     kind = (meta.get('calibration') or {}).get('kind', 'analytic')
     c, own = DEWConfig(**meta['config']), 'compiled' == meta['config'].get('contexts')
     return dict(file=str(path), megabytes=round(Path(path).stat().st_size/1e6, 1),
@@ -353,13 +354,20 @@ def detector_info(
         host=meta.get('host'), donor=meta.get('donor'), tokenizer=meta.get('tokenizer_digest', '')[:16],
         encoder=None if own or c.hashed else meta.get('encoder'), key=meta.get('key'),
         keys=c.keys, null=c.null, calibration=bool(meta.get('calibration')), alpha=alpha,
-        enough=enough_tokens(c, alpha))
+        enough=enough_tokens(c, alpha), signed=signer(path), verified=verify_key is not None)
 
 # %% ../../nbs/read/13_verdicts.ipynb #c061
 CAN = '''It can say whether a text carries the mark of this key, with a p-value, and where (--scan).
 It can't say who wrote a text without this mark: another model, another key and a person look alike.
 Edited, translated or quoted text carries less of the mark, or none: "not marked" is no proof.
 Whoever has this file can detect the mark and, with skill, forge it. The key is not in it.'''
+
+# %% ../../nbs/read/13_verdicts.ipynb #c6d6c470
+def printable(
+    s # anything; what `str` makes of it
+) -> str:
+    "A text of one line without control characters"
+    return ''.join(c if c.isprintable() else '\ufffd' for c in str(s))
 
 # %% ../../nbs/read/13_verdicts.ipynb #c062
 def info_text(
@@ -374,6 +382,7 @@ def info_text(
     host = f'{d["host"]} (tokenizer {d["tokenizer"]})' if unit == 'tokens' else 'any: words are read, not tokens'
     enough = f'about {d["enough"]} scored {unit} at level {d["alpha"]:g}' if d['enough'] else 'unknown'
     many = f', {d["keys"]} sub-keys' if d['keys'] > 1 else ''
+    signed = d['signed'] and d['signed'] + (', verified' if d['verified'] else ', not verified: give --verify-key FILE')
     rows = dict(file=f'{d["file"]}, {d["megabytes"]} MB, contents {d["contents"]}', key=f'{d["key"]} (fingerprint){many}',
-        scheme=f'{d["scheme"]}: {rule}', host=host, window=f'{d["window"]} {unit}', needs=needs, enough=enough) | {'p-values': null}
-    return '\n'.join(f'{k:<9} {v}' for k,v in rows.items()) + '\n' + CAN
+        scheme=f'{d["scheme"]}: {rule}', host=host, window=f'{d["window"]} {unit}', needs=needs, enough=enough, signed=signed or 'no') | {'p-values': null}
+    return '\n'.join(f'{k:<9} {printable(v)}' for k,v in rows.items()) + '\n' + CAN

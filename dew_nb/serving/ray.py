@@ -36,6 +36,7 @@ class Job:
     encoder: str|None = None # for detectors that need one
     device: str|None = None # torch device
     size: int = 32_000_000 # bytes of a shard, about
+    verify_key: str|None = None # file of the public key that must have signed the detectors
 
 # %% ../../nbs/serving/04_ray.ipynb #c010
 @lru_cache(2)
@@ -43,13 +44,14 @@ def load_detectors(
     files:tuple, # of detectors
     encoder:str|None=None, # a name
     device:str|None=None, # torch device
-    raw:bool=False # read texts as they are
+    raw:bool=False, # read texts as they are
+    verify_key:str|None=None # file of the public key that must have signed them
 ) -> dict:
     "Detectors by the names of their files, loaded once a process"
     from dew_nb.read.detection import Detector
     from dew_nb.models.encoders import load_encoder
     enc = load_encoder(encoder, device=device) if encoder else None
-    found = {f: Detector.load(f, encoder=enc, device=device) for f in files}
+    found = {f: Detector.load(f, encoder=enc, device=device, verify_key=verify_key) for f in files}
     return {f: d.read_as('raw') if raw else d for f,d in found.items()}
 
 # %% ../../nbs/serving/04_ray.ipynb #c011
@@ -58,7 +60,7 @@ def judge(self:Job,
     pairs # (name, text), or (name, exception)
 ):
     "Judgements of texts, one by one"
-    dets = load_detectors(self.detectors, self.encoder, self.device, self.raw)
+    dets = load_detectors(self.detectors, self.encoder, self.device, self.raw, self.verify_key)
     yield from judgements(judge_with(dets, self.alpha, self.scan), pairs)
 
 # %% ../../nbs/serving/04_ray.ipynb #c016
@@ -96,7 +98,7 @@ def _sha(path):
 @patch
 def identity(self:Job) -> dict:
     "What decides the verdicts and the shards, as plain values"
-    asked = {k: v for k,v in asdict(self).items() if k not in ('files', 'detectors', 'device')}
+    asked = {k: v for k,v in asdict(self).items() if k not in ('files', 'detectors', 'device', 'verify_key')}
     return asked | dict(files=[_state(f) for f in self.files], detectors=[[f, _sha(f)] for f in self.detectors])
 
 # %% ../../nbs/serving/04_ray.ipynb #c023

@@ -53,6 +53,10 @@ def _mark_parser():
     p.add_argument('--save-detector', metavar='FILE',
         help='also write the detector, which needs neither key nor language model; keep it '
              'among those who may detect')
+    p.add_argument('--sign-key', metavar='FILE', help='with --save-detector: sign it with this private key, '
+        'so that others can see that it is yours and unchanged (see --new-sign-key)')
+    p.add_argument('--new-sign-key', metavar='FILE',
+        help='write a new pair of keys to sign with, FILE and FILE.pub, and stop')
     p.add_argument('--new-key', metavar='FILE',
         help='write a new secret key to FILE, readable by you alone, and stop')
     return shared_options(p)
@@ -66,6 +70,14 @@ def _new_key(path) -> int:
     except FileExistsError: raise UsageError(
         f'{path} exists already and is left as it is; name another file') from None
     say(f'new key {key.fingerprint} in {path}: keep it secret, and keep a copy')
+    return 0
+
+def _new_sign_key(path) -> int:
+    "Write a new pair of keys to sign with"
+    from dew_nb.models.signing import key_name, load_verify_key, make_key_pair
+    private, public = make_key_pair(path)
+    say(f'new key {key_name(load_verify_key(public))} to sign with: keep {private} to yourself, '
+        f'and give {public} to those who verify')
     return 0
 
 # %% ../../nbs/shell/01_commands.ipynb #c013
@@ -135,6 +147,10 @@ def _check_mark(args):
     check_encoding(args.encoding)
     if args.save_detector and not Path(args.save_detector).resolve().parent.is_dir(): raise UsageError(
         f'--save-detector {args.save_detector}: there is no such folder; make it first')
+    if args.sign_key:
+        if not args.save_detector: raise UsageError('--sign-key needs --save-detector FILE')
+        from dew_nb.models.signing import load_signing_key
+        load_signing_key(args.sign_key)
     for name,value,ok,what in (
         ('max-new-tokens', args.max_new_tokens, args.max_new_tokens >= 1, 'at least 1'),
         ('temperature', args.temperature, args.temperature > 0, 'above 0'),
@@ -145,11 +161,12 @@ def _check_mark(args):
 def _mark(argv) -> int:
     args = _mark_parser().parse_args(argv)
     if args.new_key: return _new_key(args.new_key)
+    if args.new_sign_key: return _new_sign_key(args.new_sign_key)
     _check_mark(args)
     seed, prompts = _seed(args.seed), _prompts(args)
     wm = build_scheme(args)
     if args.save_detector:
-        wm.detector().save(args.save_detector)
+        wm.detector().save(args.save_detector, args.sign_key)
         say(f'detector written to {args.save_detector}: key {wm.meta["key"]}, '
             f'scheme {scheme_digest(wm.meta)}', args.quiet)
     for prompt,text in _continuations(wm, prompts, seed, args):
@@ -180,6 +197,8 @@ def _text_options(p):
     p.add_argument('--detector', metavar='FILE', action='append', default=[],
         help='what dew_mark --save-detector or Detector.save wrote; no key is needed. Several: '
              'whose mark is it? p-values are corrected for their number')
+    p.add_argument('--verify-key', metavar='FILE', help='public key that must have signed the detectors: '
+        'one that is not signed by it, or was changed since, is refused')
 
 # %% ../../nbs/shell/01_commands.ipynb #c031
 def _answer_options(p):
@@ -262,6 +281,7 @@ def _check_detect(args):
         (args.sign_key and not args.report, '--sign-key needs --report FILE.html'),
         (args.ray and not args.out, '--ray needs --out FOLDER'),
         (args.workers is not None and not (args.ray and args.workers > 0), '--workers N needs --ray, and N above 0'),
+        (args.verify_key and not args.detector, '--verify-key needs --detector FILE'),
         (args.info and not args.detector, '--info needs --detector FILE')):
         if wrong: raise UsageError(why)
     _check_files(args)
@@ -277,7 +297,8 @@ def _load_detectors(args) -> dict:
     say(f'loading {", ".join(args.detector)} …', args.quiet)
     from dew_nb import Detector, load_encoder
     encoder = load_encoder(args.encoder, device=args.device) if args.encoder else None
-    return {f: Detector.load(f, encoder=encoder, device=args.device) for f in args.detector}
+    return {f: Detector.load(f, encoder=encoder, device=args.device, verify_key=args.verify_key)
+            for f in args.detector}
 
 # %% ../../nbs/shell/01_commands.ipynb #c041
 def _shown(j, args) -> str:
@@ -315,7 +336,7 @@ def _print_info(args) -> int:
     "Say what detector files are"
     prepare_environment()
     for i,f in enumerate(args.detector):
-        d = detector_info(f, args.alpha)
+        d = detector_info(f, args.alpha, args.verify_key)
         print(json.dumps(d) if args.json else '\n'*(i > 0) + info_text(d))
     return 0
 
@@ -342,7 +363,7 @@ def _detect_shards(args) -> int:
     prepare_environment()
     from dew_nb.serving.ray import Job, run_job, verdict_rows
     job = Job(tuple(args.file), tuple(args.detector), args.jsonl, args.alpha, args.scan, args.raw,
-              args.encoding, args.encoder, args.device)
+              args.encoding, args.encoder, args.device, verify_key=args.verify_key)
     workers = (args.workers or os.cpu_count() or 1) if args.ray else 0
     address = None if args.ray == 'local' else args.ray
     said = run_job(job, args.out, workers, address, wants_bars(args.quiet))

@@ -33,6 +33,7 @@ def _serve_parser():
         epilog='Exit code: 0 ended by a signal, 2 error. No text is logged or kept.')
     p.add_argument('--detector', metavar='FILE', action='append', default=[],
         help='what dew_mark --save-detector or Detector.save wrote. Several: whose mark is it?')
+    p.add_argument('--verify-key', metavar='FILE', help='public key that must have signed the detectors')
     p.add_argument('--host', default='127.0.0.1', metavar='ADDRESS',
         help='address to listen on (default: 127.0.0.1, this machine alone); others want a token')
     p.add_argument('--port', type=int, default=8014, metavar='N', help='0: any free one (default: 8014)')
@@ -109,7 +110,7 @@ def _load(args) -> dict:
     prepare_environment()
     from dew_nb import Detector, load_encoder
     encoder = load_encoder(args.encoder, device=args.device) if args.encoder else None
-    return {n: Detector.load(f, encoder=encoder, device=args.device)
+    return {n: Detector.load(f, encoder=encoder, device=args.device, verify_key=args.verify_key)
             for n,f in zip(detector_names(args.detector), args.detector)}
 
 # %% ../../nbs/shell/03_serve.ipynb #c026

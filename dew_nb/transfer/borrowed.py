@@ -16,7 +16,8 @@ from .donors import donor_embeddings, donor_whitening
 from ..models.encoders import wrap_encoder
 from ..models.hosts import check_host
 from ..mark.keys import SecretKey
-from ..mark.scheme import Blueprint, Scheme, check_build
+from ..dew import DEW
+from ..mark.scheme import Blueprint, check_build
 from ..mark.sources import TokenSpace, unmarked_tokens
 from ..mark.tables import TokenTable
 
