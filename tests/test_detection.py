@@ -292,8 +292,8 @@ def test_steep_slopes_of_long_repetitive_texts(scheme, monkeypatch):
     "Above EXACT positions the sum over pairs keeps what the linear form leaves out"
     import torch
     import dew_nb.stats.keynull as k
-    from dew_nb.mark.bias import TanhKernel
-    from dew_nb.mark.whitening import unit_rows
+    from dew_nb.stats.tanh_kernel import TanhKernel
+    from dew_nb.models.vectors import unit_rows
     text = ' '.join(f'The {a} {b} was in the {c} when the {b} of the {c} was {a}.' for a in 'old new big red'.split()
                     for b in 'house city river road'.split() for c in 'north south west east'.split())
     doc, = scheme.detector().reader.read([text])

@@ -272,7 +272,7 @@ def study_module(name, monkeypatch):
 def test_the_learner_sums_the_kernel(order, monkeypatch):
     "Tokens of a window together, one by one, and by the formula"
     np, torch = pytest.importorskip('numpy'), pytest.importorskip('torch')
-    from dew_nb.mark.tournament import SignKernel
+    from dew_nb.stats.sign_kernel import SignKernel
     m = study_module('stealing', monkeypatch)
     g = torch.Generator().manual_seed(0)
     unit = lambda *s: torch.nn.functional.normalize(torch.randn(*s, generator=g), dim=-1)
@@ -313,7 +313,7 @@ def test_counts_find_a_green_list(monkeypatch):
 def test_texts_are_sorted_by_key(monkeypatch):
     "Texts that two keys of a toy tournament drew: likeness is the kernel's mean, and the heaps are the keys'"
     np, torch = pytest.importorskip('numpy'), pytest.importorskip('torch')
-    from dew_nb.mark.tournament import SignKernel, layer_contexts, tournament
+    from dew_nb.stats.sign_kernel import SignKernel, layer_contexts, tournament
     m = study_module('stealing', monkeypatch)
     g, n, d, V = torch.Generator().manual_seed(0), 60, 12, 80
     normal = lambda *s: torch.randn(*s, generator=g)

@@ -9,7 +9,7 @@ import torch
 from dew_nb import DEW, DEWConfig, Detector, SecretKey
 from dew_nb.mark import wordspace
 from dew_nb.models.tokenization import backend
-from dew_nb.mark.whitening import unit_rows
+from dew_nb.models.vectors import unit_rows
 from dew_nb.mark.words import words
 from dew_nb.mark.wordspace import Follower, Lexicon, WordProjection
 from quick import Letters, toy_host

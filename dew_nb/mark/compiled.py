@@ -28,7 +28,8 @@ from .keys import SecretKey, keyed_normals
 from .protocols import ContextSpace, Part, register_contexts
 from .windows import next_windows
 from ..models.tokenization import TokenUnits, backend
-from .whitening import SHORT, count_weights, unit_rows, zipf_weights
+from .whitening import count_weights, zipf_weights
+from ..models.vectors import SHORT, unit_rows
 
 # %% ../../nbs/mark/11_compiled.ipynb #c007
 def token_vectors(

@@ -25,7 +25,8 @@ from ..models.graphs import FixedShapeEncoder, send
 from .config import check_choice, check_whole
 from .protocols import ContextSpace, Part, register_contexts
 from ..models.tokenization import TokenUnits
-from .whitening import Whitening, unit_rows
+from .whitening import Whitening
+from ..models.vectors import unit_rows
 from .windows import WindowTexts, next_windows, unique_rows
 
 # %% ../../nbs/mark/10_context.ipynb #c009

@@ -34,7 +34,7 @@ class Units(Protocol):
     def cut(self, texts:list) -> list: "A list of numbers for each text"
     def spans(self, text:str) -> np.ndarray: "(T, 2) where the units of a text begin and end, in characters"
 
-# %% ../../nbs/mark/04_protocols.ipynb #50ad3387
+# %% ../../nbs/mark/04_protocols.ipynb #6d39fde5
 @runtime_checkable
 class Kernel(Protocol):
     "Correlation of two scores over random keys, from the cosines of their tokens and of their contexts"
@@ -42,7 +42,7 @@ class Kernel(Protocol):
     planes: int # hyperplanes of the context that a simulated layer has
     def layer_scores(self, X:Tensor, c:Tensor, a:Tensor) -> Tensor: "(N, n) standardised scores under simulated layers: alignments X, hyperplanes a"
     def __call__(self, rho_T:Tensor, rho_C:Tensor) -> Tensor: "The correlation, for cosines of any shape"
-    def draw(self, w:int, w_C:int, B:int, generator): "B random keys for simulations: an object with `scores(r, c)`, (L, B)"
+    def draw(self, w:int, w_C:int, B:int, generator, M:int=2048): "B random keys for simulations, by M shared parts: has `scores(r, c)`, (L, B)"
 
 # %% ../../nbs/mark/04_protocols.ipynb #a4d59c3c
 def insert(

@@ -23,7 +23,8 @@ from ..models.hosts import array_digest
 from .windows import text_windows
 from .tables import unit_vectors
 from ..models.tokenization import backend, special_ids
-from .whitening import Whitening, count_weights, token_counts, usable_rows
+from .whitening import Whitening, count_weights, token_counts
+from ..models.vectors import usable_rows
 from .whitening import zipf_weights
 
 # %% ../../nbs/mark/07_sources.ipynb #c007

@@ -19,7 +19,8 @@ from tqdm.auto import tqdm
 from ..models.artefacts import load_artefact, save_artefact
 from .keys import SecretKey, keyed_permutation
 from .projection import projections, projection_dim
-from .whitening import Whitening, as_float_array, unit_rows, usable_rows
+from .whitening import Whitening
+from ..models.vectors import as_float_array, unit_rows, usable_rows
 
 # %% ../../nbs/mark/06_tables.ipynb #c008
 @dataclass(frozen=True, eq=False)

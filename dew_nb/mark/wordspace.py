@@ -24,7 +24,7 @@ from ..models.assets import cache_dir
 from .config import check_number, check_whole
 from .protocols import ContextSpace, Part, register_contexts
 from ..models.tokenization import backend
-from .whitening import unit_rows
+from ..models.vectors import unit_rows
 from .words import BLANK, begins, kind, word_spans, words
 
 # %% ../../nbs/mark/13_wordspace.ipynb #c007

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from ..models.graphs import send
 from ..mark.scheme import Scheme
-from ..mark.whitening import unit_rows
+from ..models.vectors import unit_rows
 from .text import LONG
 from ..stats.keynull import HiddenLayers, TextSums, hidden_seed, pair_sum
 

@@ -23,7 +23,8 @@ from ..mark.config import DEWConfig
 from ..models.hosts import check_host, quoted_name
 from ..mark.sources import fit_whitening, reference_texts
 from ..models.tokenization import backend, special_ids
-from ..mark.whitening import Whitening, token_counts, usable_rows
+from ..mark.whitening import Whitening, token_counts
+from ..models.vectors import usable_rows
 
 # %% ../../nbs/transfer/00_donors.ipynb #c011
 def rust_tokenizer(

@@ -13,7 +13,8 @@ from ..mark.config import DEWConfig
 from .donors import donor_embeddings, donor_whitening, joined_ids, rust_tokenizer, token_texts
 from ..models.hosts import check_host
 from ..models.tokenization import backend
-from ..mark.whitening import Whitening, unit_rows, usable_rows
+from ..mark.whitening import Whitening
+from ..models.vectors import unit_rows, usable_rows
 
 # %% ../../nbs/transfer/01_neighbours.ipynb #c010
 def whitened_units(

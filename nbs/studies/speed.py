@@ -35,7 +35,7 @@ from dew_nb.models.hosts import wrap_host
 from dew_nb.mark.compiled import CompiledContexts
 from dew_nb.mark.tables import TokenTable
 from dew_nb.mark.tournament import TournamentRule, layer_normals
-from dew_nb.mark.whitening import unit_rows
+from dew_nb.models.vectors import unit_rows
 
 class Folded:
     "Contexts whose ids are brought into a tokenizer's range: random weights give random ids"

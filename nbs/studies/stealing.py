@@ -10,7 +10,7 @@ import math
 import numpy as np
 import torch
 
-from dew_nb.mark.tournament import SignKernel, sign_correlation
+from dew_nb.stats.sign_kernel import SignKernel, sign_correlation
 from dew_nb.mark.windows import text_windows
 
 TERMS, PIECE, RIDGE = 5, 16, 10.

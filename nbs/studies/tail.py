@@ -25,7 +25,7 @@ from dew_nb.evaluation.texts.content import machine, read_texts, study_key
 from dew_nb.evaluation.texts.corpora import movie_reviews
 from dew_nb.stats.keynull import key_null, pair_sum
 from dew_nb.stats.null import NormalNull
-from dew_nb.mark.whitening import unit_rows
+from dew_nb.models.vectors import unit_rows
 
 LEVELS = 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7
 DATA = Path(__file__).parent/'data'

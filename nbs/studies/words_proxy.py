@@ -21,8 +21,8 @@ from safetensors.torch import load_file
 
 from dew_nb import load_encoder
 from dew_nb.evaluation.studies.store import load_results
-from dew_nb.mark.tournament import SignKernel
-from dew_nb.mark.whitening import unit_rows
+from dew_nb.stats.sign_kernel import SignKernel
+from dew_nb.models.vectors import unit_rows
 from dew_nb.mark.words import words
 from dew_nb.mark.wordspace import Lexicon, WordContexts, WordProjection, packaged_projection
 

@@ -19,7 +19,7 @@ from fastcore.basics import patch
 from transformers import LogitsProcessor
 from ...mark.sources import reference_texts
 from ...models.tokenization import special_ids
-from ...mark.whitening import unit_rows
+from ...models.vectors import unit_rows
 from ..texts.content import content_seed
 from .lists import shared_backend
 from ..texts.sampling import pad_ids

@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from sklearn.cluster import KMeans
 from transformers import LogitsProcessorList
 from ...models.assets import cache_dir
-from ...mark.whitening import unit_rows
+from ...models.vectors import unit_rows
 from ..attacks.base import split_sentences
 from ..texts.content import content_seed
 from ..texts.corpora import in_split, movie_reviews

@@ -28,7 +28,7 @@ from ...models.assets import cache_dir
 from ...models.encoders import load_encoder
 from ...mark.sources import reference_texts
 from ...models.tokenization import special_ids
-from ...mark.whitening import unit_rows
+from ...models.vectors import unit_rows
 from ..texts.content import content_seed
 from .lists import shared_backend
 from .base import Scheme
