@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dew_nb import commands
-from dew_nb.shell import call_command
+from dew_nb.shell import commands
+from dew_nb.shell.arguments import call_command
 
 ROOT = Path(__file__).resolve().parent.parent
 KEY = b'an example key: never use this one'
@@ -27,7 +27,7 @@ def run(name, *args, stdin='', **more):
 
 def start(name, *args, **more):
     "The command in a Python of its own, which goes on"
-    argv = [sys.executable, '-c', f'import sys; from dew_nb.commands import {name}; sys.exit({name}())', *map(str, args)]
+    argv = [sys.executable, '-c', f'import sys; from dew_nb.shell.commands import {name}; sys.exit({name}())', *map(str, args)]
     env = {k: v for k,v in os.environ.items() if k not in ('DEW_KEY', 'DEW_DEBUG')} | ENV
     return subprocess.Popen(argv, **{**dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env), **more})
 
@@ -84,6 +84,7 @@ def test_mark_errors(args, says): fails('dew_mark', *args, says=says)
     (['--text', 'x', '--detector', 'a.dew', '--key-env', 'MINE'], '--key-env beside --detector'),
     ([HUMAN*9], 'a text itself is given with --text'), (['--info'], '--info needs --detector'), (['--csv', '--json'], 'not both'),
     (['--scan', '--detector', 'a.dew', '--detector', 'b.dew'], '--scan takes one --detector'), (['--text', 'x', '--encoding', 'utf-9'], 'is unknown'),
+    (['--text', 'x', '--jsonl', 'a', '--column', 'b'], 'not both'), (['--text', 'x', '--many', 'sidak'], "invalid choice: 'sidak'"),
     (['--text', 'x'], 'no key')])
 def test_detect_errors(args, says): fails('dew_detect', *args, says=says)
 
@@ -120,7 +121,7 @@ def test_new_key(tmp_path):
 
 def test_help_is_quick():
     "Neither the module nor --help loads torch; what must precede torch is set by then, unless the user has set it"
-    code = "import sys; from dew_nb import commands as c; [f(['--help']) for f in (c.dew_mark, c.dew_detect, c.dew_eval)]; " \
+    code = "import sys; from dew_nb.shell import commands as c; [f(['--help']) for f in (c.dew_mark, c.dew_detect, c.dew_eval)]; " \
            "print('LOADED', sorted({'torch', 'transformers', 'numpy', 'pandas'} & set(sys.modules))); " \
            "import os, importlib, dew_nb; print(os.environ['OMP_WAIT_POLICY']); os.environ['OMP_WAIT_POLICY'] = 'ACTIVE'; " \
            "importlib.reload(dew_nb); print(os.environ['OMP_WAIT_POLICY'])"
@@ -135,9 +136,9 @@ def test_eval_errors(args, says): assert SECRET not in fails('dew_eval', *args, 
 def test_commands_are_installed():
     "settings.ini names all commands, and they exist"
     from nbpages import settings
-    import dew_nb.commands as c
+    import dew_nb.shell.commands as c
     found = settings()['console_scripts'].split()
-    for name in ('dew_mark', 'dew_detect', 'dew_eval'): assert f'{name}=dew_nb.commands:{name}' in found and callable(getattr(c, name))
+    for name in ('dew_mark', 'dew_detect', 'dew_eval'): assert f'{name}=dew_nb.shell.commands:{name}' in found and callable(getattr(c, name))
 
 # ---------------------------------------------------------------- with the embedded models
 def test_mark_output(made):
@@ -149,10 +150,10 @@ def test_mark_output(made):
 def test_all_marked(made):
     "Standard input and a file, both marked: exit code 0 and a table; the line break at the end is not part of a text"
     code, out, err = run('dew_detect', '--detector', made['det'], '--quiet', '-', made['dir']/'marked.txt', stdin=made['rows'][0]['text'])
-    head, a, b = out.splitlines()
+    head, a, b, _, all_of_them = out.splitlines()
     assert (code, err) == (0, '') and head.split() == ['text', 'verdict', 'p-value', 'z', 'scored', 'key', 'scheme'], err
     assert a.split()[:2] == ['stdin', 'marked'] and made['rows'][0]['key'] in a, out
-    assert a[28:] == b[28:]
+    assert a[28:] == b[28:] and all_of_them.startswith('2 texts examined, 2 marked. At level 0.01 about 0.02 would')
 
 def test_bad_lines_and_files(made):
     "What can't be read is a row of its own, the rest is judged, and the exit code is 2; byte-order marks are honoured"
@@ -162,13 +163,57 @@ def test_bad_lines_and_files(made):
     names = [d/f for f in ('utf-16.txt', 'utf-32.txt', 'utf-8-sig.txt', 'utf-16-le.txt', 'x.zip', 'marked.txt')]
     code, out, err = run('dew_detect', '--detector', made['det'], '--csv', '--html', d/'report.html', *names)
     rows = list(csv.DictReader(out.splitlines()))
-    assert code == 2 and [r['verdict'] for r in rows] == ['marked']*3 + ['error']*2 + ['marked'], err
-    assert '--encoding' in rows[3]['error'] and 'NUL' in rows[4]['error'] and err.endswith('dew_detect: error: 2 of 6 texts could not be read\n')
+    assert code == 2 and [r['verdict'] for r in rows] == ['marked']*4 + ['error', 'marked'], err
+    assert [r['read_as'] for r in rows] == ['utf-16', 'utf-32', '', 'utf-16-le, by the look of it', '', '']
+    assert '--encoding' in rows[4]['error'] and 'NUL' in rows[4]['error'] and err.endswith('dew_detect: error: 1 of 6 texts could not be read\n')
+    assert '5 texts examined (1 could not be read), 5 marked' in err
     assert len({r['z'] for r in rows if r['z']}) == 1
     page = (d/'report.html').read_text()
-    assert page.count('<svg') == 4 and made['rows'][0]['key'] in page and 'x.zip' in page
+    assert page.count('<svg') == 5 and '5 texts examined' in page and made['rows'][0]['key'] in page and 'x.zip' in page
     code, out, err = run('dew_detect', '--detector', made['det'], '--encoding', 'utf-16-le', names[3], d/'utf-16.txt')
     assert code == 0, out
+
+@pytest.mark.parametrize('args', [[], ['--key-file', 'no-such-file'], ['--key-env', 'MINE']])
+def test_without_a_detector(args):
+    "Who detects is told of the detector first, and never to make a new key: no text carries its mark"
+    err = fails('dew_detect', '--text', 'x', *args, says='give --detector FILE')
+    assert '--new-key' not in err and err.index('--detector') < err.index('--key-file FILE') and ('MINE' in err) == ('MINE' in args)
+
+def test_tables_and_folders(made, tmp_path):
+    "A table is read by a column or refused with their names; a folder gives its files; an error is a row of its own"
+    text = made['rows'][0]['text'].strip()
+    with open(tmp_path/'answers.csv', 'w', newline='') as f: csv.writer(f).writerows([['id', 'answer'], [1, text], [2, HUMAN], [3, HUMAN.upper()]])
+    code, out, err = run('dew_detect', '--detector', made['det'], '--json', '--column', 'answer', tmp_path/'answers.csv')
+    *rows, last = map(json.loads, out.splitlines())
+    assert code == 1 and [r['verdict'] for r in rows] == ['marked', 'not marked', 'not marked'] and last['summary']['texts'] == 3, err
+    assert [r['name'][-5:] for r in rows] == ['csv:2', 'csv:3', 'csv:4']
+    assert 'in capitals' in rows[2]['caution'] and rows[2]['undone'] == ['case'] and 'caution' not in rows[1]
+    (tmp_path/'page.html').write_text(f'<title>no</title><p>{text}</p>')
+    (tmp_path/'old.odt').write_bytes(b'PK')
+    code, out, err = run('dew_detect', '--detector', made['det'], '--json', tmp_path)
+    table, odt, page = map(json.loads, out.splitlines())                # one text: no summary
+    assert code == 2 and err.endswith('2 of 3 texts could not be read\n') and page['verdict'] == 'marked', out
+    assert "--column NAME. It has 'id', 'answer'" in table['error'] and '.odt files are not read' in odt['error']
+
+def test_many_texts(made):
+    "The number of texts is told; corrected verdicts come after the last text, and say what they were corrected for"
+    text = made['rows'][0]['text']
+    p = json.loads(run('dew_detect', '--detector', made['det'], '--json', '--text', text)[1])['p_value']
+    texts = [x for i in range(9) for x in ('--text', f'{i} {HUMAN}')]
+    ask = lambda *more: [json.loads(l) for l in run('dew_detect', '--detector', made['det'], '--json', '--alpha', 5*p, *more, '--text', text, *texts)[1].splitlines()]
+    plain, holm = ask(), ask('--many', 'holm')
+    assert plain[0]['verdict'] == 'marked' and 'p_adjusted' not in plain[0] and plain[-1]['summary']['expected_false_positives'] == pytest.approx(50*p, abs=1e-6)
+    assert holm[0]['verdict'] != 'marked' and holm[0]['p_adjusted'] == pytest.approx(10*p) and holm[0]['many'] == 'Holm, 10 texts'
+    assert holm[-1]['summary']['marked'] == 0 and holm[-1]['summary']['many'] == 'holm'
+
+def test_many_texts_in_shards(made, tmp_path):
+    "A large job says the same of all its texts together, and a correction as one p-value"
+    (tmp_path/'log.jsonl').write_text('\n'.join(json.dumps(dict(t=t)) for t in [made['rows'][0]['text'], *[f'{i} {HUMAN}' for i in range(9)]]))
+    code, out, err = run('dew_detect', '--detector', made['det'], '--jsonl', 't', '--out', tmp_path/'out', '--many', 'bh', '--quiet', tmp_path/'log.jsonl')
+    counts, plain, corrected = out.splitlines()
+    assert code == 1 and counts.endswith('10 texts: 1 marked, 9 not marked') and 'about 0.1 would be called marked' in plain, out + err
+    assert '1 marked with p-values corrected for their number (Benjamini–Hochberg)' in corrected and 'a p-value of at most' in corrected
+    fails('dew_detect', '--detector', made['det'], '--jsonl', 't', '--out', tmp_path/'out', 'a.csv', says='no CSV')
 
 def test_several_detectors(made):
     "p-values are corrected for their number, and the verdict names the file"
@@ -203,7 +248,7 @@ def test_scan_and_info(made):
     "Where the mark is, and what the file is, without any text"
     text = f'{HUMAN} {HUMAN} {made["rows"][0]["text"]}'
     code, out, err = run('dew_detect', '--detector', made['det'], '--scan', '--text', text)
-    assert code == 0 and ' marked ' in out and '1 passage' in out and '    characters ' in out, out + err
+    assert code == 0 and ' marked ' in out and '1 passage' in out and '    about characters ' in out and '      core, ' in out, out + err
     code, out, err = run('dew_detect', '--detector', made['det'], '--info')
     assert code == 0 and made['rows'][0]['key'] in out and 'bias, strength 6' in out and 'minilm' in out and "can't say" in out, out + err
 
@@ -213,8 +258,9 @@ def test_json_lines(made):
     lines = [json.dumps(dict(body=o)).encode().replace(b'\\ufffd', b'\xe9') for o in bodies]
     lines[50:50] = [b'{"body": ', b'[1]']
     code, out, err = run('dew_detect', '--detector', made['det'], '--jsonl', 'body', '--json', stdin=b'\n\n'.join(lines))
-    rows = [json.loads(l) for l in out.splitlines()]
+    *rows, last = [json.loads(l) for l in out.splitlines()]
     assert code == 2 and err.endswith('3 of 107 texts could not be read\n'), err
+    assert last['summary'].items() >= dict(texts=104, marked=1, errors=3, alpha=.01, many=None, expected_false_positives=1.04).items()
     want = ['not marked']*50 + ['error']*2 + ['not marked']*51 + ['too short to say']*2 + ['error', 'marked']
     assert [r['verdict'] for r in rows] == want
     assert rows[0]['name'] == 'stdin:1' and rows[-1]['name'] == f'stdin:{2*len(rows)-1}' and 'line 101 is not JSON' in rows[50]['error']
@@ -224,7 +270,7 @@ def test_json_lines(made):
                                         ('{"body": ', 'line 2 is not JSON'), ('[1]', 'a JSON object is expected')])
 def test_bad_json_lines(line, says):
     "Checked without a model: the error stands in the place of the text"
-    from dew_nb.inputs import UsageError, named_texts
+    from dew_nb.serving.inputs import UsageError, named_texts
     from tempfile import TemporaryDirectory
     with TemporaryDirectory() as d:
         p = Path(d)/'x.jsonl'
@@ -236,7 +282,7 @@ def test_bad_json_lines(line, says):
 
 def test_json_lines_are_read_one_by_one(tmp_path):
     "A stream that never ends can be read: bounded memory"
-    from dew_nb.inputs import json_lines
+    from dew_nb.serving.inputs import json_lines
     p = tmp_path/'pipe'
     os.mkfifo(p)
     w = subprocess.Popen([sys.executable, '-c', f'f = open({str(p)!r}, "w")\nwhile True: f.write(\'{{"t": "x"}}\\n\')'], stderr=subprocess.DEVNULL)
@@ -249,7 +295,7 @@ def test_json_lines_are_read_one_by_one(tmp_path):
 def test_key_and_host_detect_like_the_detector(made):
     "With the key instead of a detector file; a broken detector file is told in one line"
     code, out, err = run('dew_detect', '--key-env', 'MINE', '--jsonl', 'text', made['dir']/'marked.jsonl', '--preset', 'calibrated', '--lam', 6, MINE=KEY.hex())
-    assert code == 0 and out.count(' marked') == 2, out + err
+    assert code == 0 and out.count(' marked  ') == 2, out + err
     broken = made['dir']/'broken.dew'
     broken.write_bytes(made['det'].read_bytes()[:-100])
     fails('dew_detect', '--text', 'x', '--detector', broken, says='is truncated')

@@ -4,7 +4,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 
 from dew_nb import load_encoder, load_host
-from dew_nb.compiled import cached_token_vectors, quantise, squeeze
+from dew_nb.mark.compiled import cached_token_vectors, quantise, squeeze
 
 WIDTH = 64
 

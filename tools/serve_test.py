@@ -12,9 +12,9 @@ from pathlib import Path
 
 import openai, torch
 from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_encoder, load_host
-from dew_nb.assets import asset_path
-from dew_nb.rows import find_cut, sorted_cut
-from dew_nb.sources import reference_texts
+from dew_nb.models.assets import asset_path
+from dew_nb.serving.vllm_rows import find_cut, sorted_cut
+from dew_nb.mark.sources import reference_texts
 
 MODEL = 'smollm2'
 SAMPLING = dict(temperature=.9, top_p=.95)
@@ -37,7 +37,7 @@ def command(port:int, *more) -> list:
     "How it is started"
     return [str(Path(sys.executable).with_name('vllm')), 'serve', str(asset_path('smollm2-135m')), '--served-model-name', MODEL, '--host', '127.0.0.1',
             '--port', str(port), '--enforce-eager', '--dtype', 'float32', '--max-model-len', '512', '--max-num-batched-tokens', '128',
-            '--max-num-seqs', '64', '--enable-chunked-prefill', '--block-size', '32', '--num-gpu-blocks-override', str(ROOM), '--chat-template', CHAT, '--logits-processors', 'dew_nb.vllm:DEW', *more]
+            '--max-num-seqs', '64', '--enable-chunked-prefill', '--block-size', '32', '--num-gpu-blocks-override', str(ROOM), '--chat-template', CHAT, '--logits-processors', 'dew_nb.serving.vllm:DEW', *more]
 
 def free_port() -> int:
     with socket.socket() as s:

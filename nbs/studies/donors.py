@@ -7,7 +7,7 @@ Writes donors_calibrated_scores.parquet (every text by each of three ways to mar
 texts under the keys of all seeds), donors_calibrated_texts.jsonl.gz and donors_unmarked_texts.jsonl.gz
 (of attacked texts the first 20 of each seed) and donors_calibrated.json (settings, what the donors
 cover, machine). The first command makes 12,600 texts, 50,400 with the attacks, and wants a data-centre
-GPU and the translation models that DEW_MODELS names. Start it several times: the runs share the work.
+GPU and the translation models that DEW_MODELS names (donors.toml says how to make them). Start it several times: the runs share the work.
 """
 import argparse, json
 from dataclasses import asdict
@@ -16,10 +16,10 @@ from pathlib import Path
 import pandas as pd
 
 from dew_nb import DEWConfig, load_host
-from dew_nb.borrowed import donor_tokens
-from dew_nb.donors import coverage
-from dew_nb.evaluation.content import machine, write_texts
-from dew_nb.evaluation.store import load_results
+from dew_nb.transfer.borrowed import donor_tokens
+from dew_nb.transfer.donors import coverage
+from dew_nb.evaluation.texts.content import machine, write_texts
+from dew_nb.evaluation.studies.store import load_results
 
 def views(results):
     "Label of each mark: whose table, and who reads"

@@ -8,7 +8,7 @@ alone, with the donor's by a detector that does not know who wrote. Its table of
 262,144 tokens, which wants a GPU; here it is made for the tokens that occur, in these texts or in the reference sample, and the
 others, with a twentieth of the weight in the table's mean, stay 0. Unmarked, human and natively marked texts of the same prompts are the stored ones. Each text is read
 as it is, with 30% and 50% of its words deleted, and, the first 30 of each seed, in French (--french 0: without; DEW_MODELS names
-the folder of the translation model). Writes donors_tournament_texts.jsonl.gz (the new texts, which are not written again),
+the folder of the translation model; words.toml says how to make it). Writes donors_tournament_texts.jsonl.gz (the new texts, which are not written again),
 donors_tournament.parquet (a row for each reading) and donors_tournament.json.
 """
 import argparse, json, time
@@ -18,14 +18,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from dew_nb import compiled
-from dew_nb.evaluation.bench import Bench
-from dew_nb.evaluation.content import machine, read_texts, write_texts
-from dew_nb.evaluation.kinds import make_attack
-from dew_nb.evaluation.registry import SCHEMES
-from dew_nb.evaluation.store import load_results
-from dew_nb.hosts import load_host
-from dew_nb.sources import reference_texts
+from dew_nb.mark import compiled
+from dew_nb.evaluation.studies.bench import Bench
+from dew_nb.evaluation.texts.content import machine, read_texts, write_texts
+from dew_nb.evaluation.studies.kinds import make_attack
+from dew_nb.evaluation.schemes.registry import SCHEMES
+from dew_nb.evaluation.studies.store import load_results
+from dew_nb.models.hosts import load_host
+from dew_nb.mark.sources import reference_texts
 
 HERE = Path(__file__).parent
 HOST, DONOR = 'smollm2-135m', 'gemma3-270m'

@@ -9,7 +9,7 @@ takes the place of what is there. --instead names schemes whose older units all 
 import argparse, copy
 from pathlib import Path
 
-from dew_nb.evaluation.store import load_results
+from dew_nb.evaluation.studies.store import load_results
 
 def joined(old, new, renew, instead):
     "Both results as one, without the old units of some schemes"

@@ -1,0 +1,216 @@
+"Detector files from strangers: nothing they name is run, a changed one is refused, and what they say is only text"
+import json, re, subprocess, sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_host, register_rule
+from dew_nb.models.artefacts import content_digest, load_artefact, signer
+from dew_nb.mark.bias import BiasRule
+from dew_nb.shell.commands import dew_detect, dew_mark
+from dew_nb.serving.ray import Job
+from dew_nb.mark.registry import CONTEXTS, RULES
+from dew_nb.shell.arguments import call_command
+from dew_nb.models.signing import key_name, load_verify_key, make_key_pair
+from dew_nb.mark.sources import TokenSpace
+from dew_nb.serving.vllm import acts_last, file_choices, load_scheme
+from quick import Letters
+
+ROOT = Path(__file__).resolve().parent.parent
+TEXT = 'The museum opened a new wing on Saturday, with paintings that had been in storage for forty years.'
+KEY = SecretKey(b'an example key: never use this one')
+GONE = object()
+
+
+@pytest.fixture(scope='module')
+def host(): return load_host()
+
+
+def build(host, **choices):
+    "A scheme with rows for the text's tokens alone: quick, and a file of some kilobytes"
+    ids = np.array(host.tokenizer(TEXT)['input_ids'])
+    config = DEWConfig(**dict(token_whitening=None, context_transform=None, null='iid', n=32) | choices)
+    return DEW.build(host, Letters(), KEY, config, reference=[TEXT], tokens=TokenSpace.of_host(host, None).narrow(ids))
+
+
+@pytest.fixture(scope='module')
+def made(host, tmp_path_factory):
+    "A detector file, signed, and two pairs of keys"
+    d = tmp_path_factory.mktemp('files')
+    keys = {n: make_key_pair(d/f'{n}.pem') for n in ('lab', 'stranger')}
+    return dict(dir=d, keys=keys, det=build(host).detector().save(d/'good.dew', sign_key=keys['lab'][0]))
+
+
+def forge(path, new, tensors=None, **meta):
+    "A file with other metadata (`GONE` takes a field away), a right digest, and the old signature if it had one"
+    from safetensors import safe_open
+    with safe_open(str(path), 'pt') as f: head = f.metadata()
+    held = load_file(path) | (tensors or {})
+    said = {k: v for k,v in (json.loads(head['meta']) | meta).items() if v is not GONE}
+    head |= dict(meta=json.dumps(said), digest=content_digest(held, said))
+    save_file(held, new, metadata=head)
+    return new
+
+
+def config_of(path): return load_artefact(path, 'detector')[1]['config']
+
+
+# ---------------------------------------------------------------- nothing is run
+EVIL = '''
+from pathlib import Path
+Path(__file__).with_name('it-ran').touch()
+class Rule:
+    last = True
+    make = from_state = prepare = classmethod(lambda cls, *a, **k: None)
+'''
+LOAD = {'load': 'from dew_nb import Detector; from quick import Letters; Detector.load({path!r}, encoder=Letters())',
+        'detect': 'from dew_nb.shell.commands import dew_detect; assert dew_detect(["--detector", {path!r}, "--text", "a"]) == 2',
+        'info': 'from dew_nb.shell.commands import dew_detect; dew_detect(["--detector", {path!r}, "--info"])',
+        'vllm': 'from dew_nb.serving.vllm import load_scheme; load_scheme({path!r})',
+        'vllm last': 'from dew_nb.serving.vllm import acts_last; acts_last({path!r})'}
+
+
+def test_a_file_runs_no_code(made, tmp_path):
+    "A fresh process in the folder of forged files and of the module that they name, by all ways to read them"
+    (tmp_path/'evil.py').write_text(EVIL)
+    tries = ['import sys', 'sys.path.insert(0, "")']
+    for field in ('rule', 'contexts'):
+        path = forge(made['det'], tmp_path/f'{field}.dew', config=config_of(made['det']) | {field: 'evil:Rule'})
+        tries += [f'try:\n    {code.format(path=str(path))}\nexcept ValueError as e: print(e)' for code in LOAD.values()]
+    tries += ['from pathlib import Path', 'print("before", Path("it-ran").exists())',
+              'from dew_nb.mark.registry import RULES, find_class', 'find_class(RULES, "evil:Rule")']   # in code it does run: the test can fail
+    env = dict(PYTHONPATH=f'{ROOT}:{ROOT/"tests"}', PATH='/usr/bin:/bin', OMP_NUM_THREADS='1')
+    r = subprocess.run([sys.executable, '-c', '\n'.join(tries)], cwd=tmp_path, env=env, text=True, capture_output=True)
+    assert r.returncode == 0, r.stderr
+    assert 'before False' in r.stdout and (tmp_path/'it-ran').exists()
+    for field in ('rule', 'contexts'):
+        say = f"names the {field} 'evil:Rule', which is not known here"
+        assert say in r.stdout and f"register_{field}('evil:Rule', TheClass)" in r.stdout and say in r.stderr       # dew_detect
+
+
+@pytest.mark.parametrize('name', ['./model', 'org/name', '/etc', '~/model', '../model', '', None, 7, ['minilm'], {'a': 1}])
+def test_a_file_names_no_folder_and_no_hub_id_as_encoder(made, tmp_path, monkeypatch, name):
+    "A folder's modules.json can name classes, and a hub id is fetched: only this package's encoders are loaded by name"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path/'model').mkdir()
+    (tmp_path/'model'/'modules.json').write_text('[{"idx": 0, "name": "0", "path": "", "type": "evil.Module"}]')
+    (tmp_path/'evil.py').write_text(EVIL)
+    path = forge(made['det'], tmp_path/'forged.dew', encoder=name)
+    with pytest.raises(ValueError, match='A file does not decide what is loaded'): Detector.load(path)
+    assert not (tmp_path/'it-ran').exists()
+
+
+def test_a_host_is_no_encoder(made, tmp_path):
+    with pytest.raises(ValueError, match='is no encoder'): Detector.load(forge(made['det'], tmp_path/'f.dew', encoder='smollm2-135m'))
+
+
+class Mine(BiasRule):
+    "A third-party rule"
+
+
+def test_a_registered_rule_is_saved_and_loaded(host, tmp_path):
+    with pytest.raises(ValueError, match='register_rule'): build(host, rule='mine')
+    register_rule('mine', Mine)
+    try:
+        path = build(host, rule='mine').detector().save(tmp_path/'mine.dew')
+        det = Detector.load(path, encoder=Letters())
+        assert type(det.scheme.rule) is Mine and det.detect(TEXT).n_scored > 5 and acts_last(path) is False
+    finally: del RULES.added['mine']
+    with pytest.raises(ValueError, match=r"mine.dew names the rule 'mine', .*register_rule\('mine', TheClass\)"): Detector.load(path, encoder=Letters())
+
+
+def test_a_rule_named_in_code_is_known_to_its_process(host, tmp_path):
+    name = f'{__name__}:Mine'
+    try:
+        path = build(host, rule=name).detector().save(tmp_path/'mine.dew')
+        assert type(Detector.load(path, encoder=Letters()).scheme.rule) is Mine
+    finally: del RULES.added[name]
+    with pytest.raises(ValueError, match='not known here'): Detector.load(path, encoder=Letters())
+
+
+def test_registered_names_are_the_only_ones():
+    assert not RULES.added and not CONTEXTS.added          # the tests above left nothing
+    for k,v in {**RULES.known, **CONTEXTS.known}.items(): assert v.startswith('dew_nb.'), k
+
+
+# ---------------------------------------------------------------- garbled files
+GARBLED = [dict(config=GONE), dict(config=[]), dict(config=dict(lam='x')), dict(config=dict(colour='red')), dict(anchor=dict(score=1)), dict(anchor=3),
+           dict(calibration=dict(state={})), dict(calibration='x'), dict(calibration=dict(state=[], group=None, kind='calibrated')),
+           dict(encoder_probe='x'), dict(encoder_probe=dict(dim='a', rows=3)), dict(n=GONE), dict(reading='cooked'), dict(reading=[1]),
+           dict(encoder_digest=GONE, encoder_probe=GONE), dict(transform=GONE)]
+
+
+@pytest.mark.parametrize('meta', GARBLED, ids=str)
+def test_garbled_metadata_is_a_value_error(made, tmp_path, meta):
+    with pytest.raises(ValueError) as e: Detector.load(forge(made['det'], tmp_path/'f.dew', **meta), encoder=Letters())
+    assert len(str(e.value)) > 20
+
+
+@pytest.mark.parametrize('name', ['rows', 'tokenizer', 'special'])
+@pytest.mark.parametrize('t', [torch.zeros(0), torch.zeros(3, dtype=torch.uint8), torch.full((4, 4), float('nan'))])
+def test_garbled_tensors_are_a_value_error(made, tmp_path, name, t):
+    path = forge(made['det'], tmp_path/'f.dew', {name: t})
+    try: Detector.load(path, encoder=Letters())
+    except ValueError: pass
+
+
+# ---------------------------------------------------------------- signatures
+def test_a_signed_file_loads_and_scores_the_same(made, host):
+    det = Detector.load(made['det'], encoder=Letters(), verify_key=made['keys']['lab'][1])
+    assert det.detect(TEXT).z == build(host).detector().detect(TEXT).z
+    assert signer(made['det']) == key_name(load_verify_key(made['keys']['lab'][1]))
+
+
+def refusals(made, tmp_path, host):
+    "(file, key, why) of what must be refused"
+    lab, stranger = (made['keys'][n][1] for n in ('lab', 'stranger'))
+    rows = load_file(made['det'])['rows']
+    yield made['det'], stranger, 'signed with another key'
+    yield build(host).detector().save(tmp_path/'bare.dew'), lab, 'it is not signed'
+    yield build(host).detector().save(tmp_path/'theirs.dew', sign_key=made['keys']['stranger'][0]), lab, 'signed with another key'
+    yield forge(made['det'], tmp_path/'meta.dew', key='0'*16), lab, 'changed after it was signed'
+    yield forge(made['det'], tmp_path/'rows.dew', dict(rows=rows + 1)), lab, 'changed after it was signed'
+    yield forge(made['det'], tmp_path/'more.dew', dict(more=rows.clone())), lab, 'changed after it was signed'
+    yield made['det'], made['keys']['lab'][0], 'only the signer should have'
+    yield made['det'], tmp_path/'no.pub', 'No key file'
+
+
+def test_everything_else_is_refused(made, tmp_path, host):
+    for path,key,why in refusals(made, tmp_path, host):
+        with pytest.raises((ValueError, FileNotFoundError), match=why): Detector.load(path, encoder=Letters(), verify_key=key)
+        if key.name.endswith('.pub') and key.exists(): Detector.load(path, encoder=Letters())       # the digest is in order
+
+
+def test_commands_verify(made, tmp_path, host, monkeypatch):
+    "dew_detect, the shards, vLLM and dew_mark's keys"
+    lab, stranger = (made['keys'][n][1] for n in ('lab', 'stranger'))
+    ask = lambda *a: call_command(dew_detect, '--detector', str(made['det']), *map(str, a))
+    code, out, err = ask('--info', '--verify-key', lab)
+    assert code == 0 and re.search(r'signed +[0-9a-f]{32}, verified', out)
+    assert 'not verified' in ask('--info')[1]
+    for more in (['--info'], ['--text', TEXT]):
+        code, out, err = ask(*more, '--verify-key', stranger)
+        assert code == 2 and 'signed with another key' in err and not out
+    assert 'needs --detector' in call_command(dew_detect, '--verify-key', str(lab), '--text', 'a')[2]
+    log = tmp_path/'log.jsonl'
+    log.write_text(json.dumps(dict(text=TEXT)) + '\n')
+    assert 'signed with another key' in ask(log, '--jsonl', 'text', '--out', tmp_path/'out', '--verify-key', stranger)[2]
+    one, other = (Job((str(log),), (str(made['det']),), verify_key=k) for k in (None, str(lab)))
+    assert one.identity() == other.identity()               # a run goes on with or without
+    served = build(host, contexts='compiled', rule='tournament', layers=4, null='key').detector()
+    served.save(tmp_path/'served.dew', sign_key=made['keys']['stranger'][0])
+    load_scheme(tmp_path/'served.dew')
+    monkeypatch.setenv('DEW_VERIFY_KEY', str(lab))
+    with pytest.raises(ValueError, match='signed with another key'): load_scheme(tmp_path/'served.dew')
+    file_choices.cache_clear()
+
+
+def test_dew_mark_makes_and_uses_keys(tmp_path):
+    code, out, err = call_command(dew_mark, '--new-sign-key', str(tmp_path/'k.pem'))
+    assert code == 0 and (tmp_path/'k.pem').stat().st_mode & 0o777 == 0o600 and key_name(load_verify_key(tmp_path/'k.pem.pub')) in err
+    assert 'exists already' in call_command(dew_mark, '--new-sign-key', str(tmp_path/'k.pem'))[2]
+    assert '--sign-key needs --save-detector' in call_command(dew_mark, 'Hello', '--sign-key', str(tmp_path/'k.pem'))[2]
+    assert 'the public half' in call_command(dew_mark, 'Hello', '--save-detector', str(tmp_path/'d.dew'), '--sign-key', str(tmp_path/'k.pem.pub'))[2]
