@@ -276,7 +276,7 @@ def test_notebooks_are_tests(tmp_path):
         (tmp_path/o).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT/o, tmp_path/o)
     save(tmp_path/'nbs'/'00_good.ipynb', code('import os\nx = 1\nos.environ["LEFT"] = "1"'),
-         code('class Big:\n    def __del__(self): open("gone", "w").close()\nbig = Big()'), code('#| slow\n1/0'), code('#| eval: false\n1/0'), code('#| hide\n#| long\n1/0'))
+         code('class Big:\n    path = os.path.abspath("gone")\n    def __del__(self): open(self.path, "w").close()\nbig = Big()'), code('#| slow\n1/0'), code('#| eval: false\n1/0'), code('#| hide\n#| long\n1/0'))
     save(tmp_path/'nbs'/'01_bad.ipynb', code('import os\nassert "x" not in globals() and "LEFT" not in os.environ and os.path.exists("gone")'), code('y = "#| long"'), code('y/0'))
     def run(*args): return subprocess.run([sys.executable, '-m', 'pytest', '-q', '-rA', *args], cwd=tmp_path, capture_output=True, text=True).stdout
     quick, long = run(), run('-m', 'long')
