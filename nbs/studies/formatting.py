@@ -9,6 +9,9 @@ Two files come of it: formatting.parquet and formatting.json. Parts:
   host       marked texts as written, wherever the reading differs from the raw one, and some
              with curly quotes read both ways
   innocent   human and unmarked texts after an edit, read as the text suggests, under many keys
+  writes     how many texts of hosts and people have curly quotes, or are read otherwise than raw: of the
+             first hundred of every unit, with --writes results (the folders of the runs of main.toml and
+             donors.toml); without, the stored counts stay
 One core takes a quarter of an hour.
 """
 import argparse, json, time
@@ -23,7 +26,7 @@ from dew_nb.evaluation.characters import EDITS, CharacterEdit
 from dew_nb.evaluation.content import machine, study_key
 from dew_nb.evaluation.schemes import seed_key
 from dew_nb.evaluation.store import load_results
-from dew_nb.plain import normalise, quotes
+from dew_nb.plain import KINDS, normalise, quotes
 
 SOURCE = 'DEW calibrated lam=2.5'
 SPARSE = dict(emphasis=.25, html_emphasis=.25, full_width=.25)  # one word in four; others hit all
@@ -102,11 +105,32 @@ def innocent(b):
         for s,i,e,v in zip(f['source'], f['i'], edits, row):
             b.rows.append(dict(part='innocent', edit=e, reading='auto', seed=k, i=i, z=v, source=s))
 
+def share(texts):
+    "Percentage of texts with curly quotes, and of those read otherwise than raw, by kind"
+    undone = [normalise(x).kinds for x in texts]
+    each = {k: 100*float(np.mean([k in u for u in undone])) for k in KINDS if k != 'quotes'}
+    return dict(texts=len(texts), curly=100*float(np.mean([bool(quotes(x)) for x in texts])),
+                changed=100*float(np.mean([bool(u) for u in undone]))) | each
+
+def who_writes(t, gemma):
+    "The shares of what hosts and people write, texts of the main table and of the other host"
+    t = t[t['attack'] == 'none']
+    return {'SmolLM2': share(t['text'][t['source'] != 'human'].drop_duplicates().tolist()), 'Gemma 3': share(gemma),
+            'human': share(t['text'][t['source'] == 'human'].drop_duplicates().tolist())}
+
+def writes(a):
+    "Counted now, or what was counted before"
+    if not a.writes: return json.loads((a.data/'formatting.json').read_text())['writes']
+    first = lambda name: load_results(a.writes/name).texts.query("attack == 'none' and i < 100")
+    d = first('donors')
+    return who_writes(first('evaluation'), d['text'][d['host'].str.contains('gemma') & (d['source'] != 'none')].tolist())
+
 def arguments():
     ap = argparse.ArgumentParser(description=__doc__,
                                  formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--out', type=Path, required=True)
     ap.add_argument('--data', type=Path, default=Path(__file__).parent/'data', help='stored texts')
+    ap.add_argument('--writes', type=Path, metavar='FOLDER', help='count the quotes and kinds of all texts in FOLDER/evaluation and FOLDER/donors, too')
     ap.add_argument('--marked', type=int, default=12, help='marked texts for each edit')
     ap.add_argument('--changed', type=int, default=12, help='texts of the host, read both ways')
     ap.add_argument('--innocent', type=int, default=22)
@@ -122,7 +146,7 @@ def main():
     edited(b)
     (a.out/'formatting.json').write_text(json.dumps(dict(
         command='python nbs/studies/formatting.py --out nbs/studies/data', source=SOURCE, rates=SPARSE,
-        settings={k: v for k,v in vars(a).items() if not isinstance(v, Path)}, host_texts=counts,
+        settings={k: v for k,v in vars(a).items() if not isinstance(v, Path)}, host_texts=counts, writes=writes(a),
         tokenizer_digest=b.host.tokenizer_digest, **machine(b.host, b.enc)), indent=1) + '\n')
 
 if __name__ == '__main__': main()

@@ -12,11 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.stats import norm
 
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
 from dew_nb.detection import scores_over_keys
 from dew_nb.evaluation.content import machine
 from dew_nb.evaluation.corpora import movie_reviews
+from dew_nb.evaluation.frames import LEVELS, write_frame
 from dew_nb.evaluation.schemes import seed_key
 
 LENGTHS = 25, 50, 100, 200, 400, 800, 1600, 3200, 6400, 12800
@@ -55,7 +57,7 @@ def main():
             print(preset, length, z.shape, f'{(z > 2.3263).mean():.4f}', flush=True)
     d = pd.concat(rows).astype(dict(preset='category', length='int16', key='int8', text='int16'))
     a.out.mkdir(parents=True, exist_ok=True)
-    d.to_parquet(a.out/f'{a.name}.parquet', index=False, compression='zstd')
+    write_frame(a.out/f'{a.name}.parquet', d, dict(z=6, l_eff=6), dict(z=[*norm.isf(LEVELS), 2.3263]))     # no z crosses a level
     said = {k: v if isinstance(v, (int, str, list, tuple, type(None))) else str(v) for k,v in vars(a).items() if k != 'out'}
     (a.out/f'{a.name}.json').write_text(json.dumps(dict(settings=said, made=machine(host, enc)), indent=1)+'\n')
 

@@ -19,23 +19,22 @@ READ = ('none', 'Unigram', 'DEW paper lam=2.0', 'DEW paper lam=2.5', 'DEW calibr
 def most(unit):
     "A hundred of what pages read tokens of, under the encoder of the main table"
     if unit.source in READ: return 100 if unit.encoder in ('', 'minilm') else 2
-    if unit.source in ('DEW tournament', 'DEW multilingual'): return 100 if unit.seed == 0 else 2
-    return 2
+    return {'DEW tournament': 100, 'DEW multilingual': 100, 'human': 60}.get(unit.source, 2)
 
-# Columns of scores: the score and the p-value of every text, the p-value with few binary digits (it crosses no level); what else a
-# scheme says of a text, for texts that are kept and whatever a page asks of it
-DETAIL = dict.fromkeys(('z', 'z_iid', 'mean_score', 'l_eff', 'green', 'n_scored', 'similarity', 'edit_rate', 'cosine', 'length_ratio'), 'kept')
-USUAL = dict(texts=2, attacked=1, detail=DETAIL, bits=dict(p_value=4), other_keys=('none',))
-def keep(read=(), **more):
-    "What is usual, but columns that a page reads are whole, or there for all unattacked texts"
-    detail = {c: w for c,w in (DETAIL | dict.fromkeys(more.pop('unattacked', ()), 'unattacked')).items() if c not in read}
-    return USUAL | dict(detail=detail) | more | dict(bits=USUAL['bits'] | more.get('bits', {}))
+# Columns: the score and the p-value of every text, rounded (no rate changes); what else a scheme says of a text, for texts that are
+# kept, and for all where a page reads it. Similarity and changes are there where a page reads them, or not at all.
+DETAIL = dict.fromkeys(('z', 'z_iid', 'mean_score', 'l_eff', 'green', 'n_scored'), 'kept')
 CHANGES = dict(edit_rate=5, length_ratio=5, cosine=5)                         # means of hundreds are read
+USUAL = dict(texts=2, attacked=1, detail=DETAIL, drop=('similarity', *CHANGES), bits=CHANGES | dict(score=11, p_value=4), other_keys=('none',))
+def keep(read=(), unattacked=(), bits={}, **more):
+    "What is usual, but columns that a page reads are whole, or there for all unattacked texts"
+    detail = {c: w for c,w in (DETAIL | dict.fromkeys(unattacked, 'unattacked')).items() if c not in read}
+    return USUAL | dict(detail=detail, drop=[c for c in USUAL['drop'] if c not in read], bits=USUAL['bits'] | dict(bits)) | more
 KEEP = dict(
-    evaluation=keep(('similarity', *CHANGES), texts=most, unattacked=('mean_score', 'green'), bits=CHANGES),
-    cool=keep(('edit_rate', 'l_eff', 'z'), texts=most, unattacked=('mean_score', 'green', 'n_scored'), bits=CHANGES | dict(l_eff=11)),
+    evaluation=keep(('similarity', *CHANGES), ('mean_score', 'green'), texts=most),
+    cool=keep(('edit_rate', 'l_eff'), ('mean_score', 'green', 'n_scored'), dict(l_eff=11), texts=most),
     ablation_tournament=keep(unattacked=('l_eff',), bits=dict(l_eff=11)),
-    real=keep(('edit_rate', 'length_ratio'), bits=CHANGES, other_keys=None),
+    real=keep(('edit_rate', 'length_ratio'), other_keys=None),
     real_length=keep(('n_scored',)), schemes_few=keep(('n_scored',), texts=lambda u: 12 if u.seed == 0 else 2))
 
 def joined(old, new, renew, instead):

@@ -23,6 +23,7 @@ from scipy import stats
 from dew_nb import DEW, DEWConfig, SecretKey, load_encoder, load_host
 from dew_nb.evaluation.content import machine, read_lines, study_key
 from dew_nb.evaluation.corpora import build_corpus, load_texts, split_of
+from dew_nb.evaluation.frames import write_frame
 from dew_nb.evaluation.sampling import complete
 from dew_nb.evaluation.schemes import seed_key
 from dew_nb.evaluation.store import load_results
@@ -176,7 +177,7 @@ def main():
     rows += [row(r, marked=False, doc=i, key=k) for i,k,r in innocent]
     df = pd.DataFrame(rows)
     rates = summary(df, a.alpha)
-    df.to_parquet(a.out/f'{a.name}.parquet', compression='zstd', index=False)
+    write_frame(a.out/f'{a.name}.parquet', df)
     (a.out/f'{a.name}.json').write_text(json.dumps(dict(
         command='python nbs/studies/scan.py ' + shlex.join(sys.argv[1:]).replace(str(a.out), 'nbs/studies/data'),
         settings={k: str(v) if isinstance(v, Path) else v for k,v in vars(a).items() if k != 'out'},

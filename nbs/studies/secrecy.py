@@ -6,13 +6,14 @@ Stages, each of which goes on where it stopped; name one or several:
   learn    how well n texts of a key tell its other texts from another key's, for texts that the main
            table has stored (secrecy_learn.parquet)
   forge    what was learnt from n texts of a key is added to the host's logits, and the texts are scored by
-           the true detector of that key and of another (secrecy_forge.jsonl.gz)
+           the true detector of that key and of another (secrecy_forge.jsonl.xz)
 
 The attacker has the host, the encoder and this library, hence the vector of every token and of every
 context; only the two secret matrices are missing. DEW's score is nearly bilinear in those vectors,
 t'Mc with M unknown. The mean of tc' over marked texts, less that over others, points to M.
 
-Stored texts are read from --data. WORK keeps encoded contexts. Two cores take half an hour.
+Stored texts are read from --data: learn has all that it asks for in nbs/studies/data, forge wants a folder that donors.py has
+written with --keep 300. WORK keeps encoded contexts. Two cores take half an hour.
 """
 import argparse, itertools, json, time
 from dataclasses import replace
@@ -145,17 +146,20 @@ def learn(s):
 def victims(s):
     "What the forger has: texts of the key and unmarked ones, encoded"
     a, host = s.a, s.host.name
-    own = [r for r in read_texts(a.data/'donors_calibrated_texts.jsonl.gz') if r['attack'] == 'none'
+    own = [r for r in read_texts(a.data/'donors_calibrated_texts.jsonl.xz') if r['attack'] == 'none'
            and (r['host'], r['table'], r['encoder'], r['seed']) == (host, 'native', 'minilm', a.key)]
-    plain = [r for r in read_texts(a.data/'donors_unmarked_texts.jsonl.gz') if r['attack'] == 'none'
+    plain = [r for r in read_texts(a.data/'donors_unmarked_texts.jsonl.xz') if r['attack'] == 'none'
              and (r['host'], r['seed']) == (host, (a.key + 1) % 3)]
     for name,rows in (('own', own), ('plain', plain)):
+        if len(rows) < max(a.forge_n): raise SystemExit(f'{a.data} keeps {len(rows)} texts, and a forger asks for {max(a.forge_n)}: make them with\n'
+            '  dew_eval nbs/studies/donors.toml --out results/donors\n'
+            f'  python nbs/studies/donors.py --results results/donors --keep {max(a.forge_n)} --out FOLDER\nand say --data FOLDER')
         rows = sorted(rows, key=lambda r: r['i'])[:max(a.forge_n)]
         yield s.seen(f'forge {name} {a.key}', 'calibrated', [r['text'] for r in rows])
 
 def forge(s):
     "Texts of a forger who learnt from n texts of a key, scored under that key and another"
-    a, f, other = s.a, s.a.out/'secrecy_forge.jsonl.gz', (s.a.key + 2) % 3
+    a, f, other = s.a, s.a.out/'secrecy_forge.jsonl.xz', (s.a.key + 2) % 3
     rows = read_texts(f) if f.exists() else []
     wm, e, (A, B) = s.watermark('calibrated'), s.vectors('calibrated'), victims(s)
     prompts = build_corpus(s.host, n=300 + a.texts).prompts[300:] # none of those learnt from
