@@ -186,7 +186,7 @@ def measure(
     c, ids = c.to(s.table.device), send(np.concatenate([d.tokens for d in docs]), s.table.device)
     u = unit_rows(c.float())
     keyed = [x for x in schemes if x.config.null == 'key']
-    rules = [(x.rule.kernel, lambda at, x=x: _rows(x, ids[at])) for x in keyed]
+    rules = [(x.rule.kernel, lambda at, x=x: _rows(x, ids[at]), x.table.secret) for x in keyed]
     pairs = dict(zip(map(id, keyed), sums.pairs(rules, u)))
     return [_one_scheme(x, sums, c, u, ids, pairs.get(id(x))) for x in schemes]
 
@@ -205,7 +205,7 @@ class _LongSums:
     def __init__(self, scheme, ids, few):
         self.scheme, self.ids, self.scores, self.cov, self.layers = scheme, ids, [], [], None
         if few or scheme.config.null != 'key': return
-        seed = hidden_seed(_rows(scheme, x) for x in ids.split(LONG))
+        seed = hidden_seed((_rows(scheme, x) for x in ids.split(LONG)), scheme.table.secret)
         self.layers = HiddenLayers(scheme.rule.kernel, seed)
     def add(self, c, u, ids, first):
         "One more piece"

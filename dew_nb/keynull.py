@@ -50,11 +50,12 @@ def pair_sum(
     c:torch.Tensor, # (..., L, w') unit contexts
     mask:torch.Tensor|None=None, # (..., L) which positions count
     rho_C:torch.Tensor|None=None, # (..., L, L) cosines of contexts, if they are known already
-    exact:int|None=None # positions whose pairs are all summed; None: `EXACT`
+    exact:int|None=None, # positions whose pairs are all summed; None: `EXACT`
+    secret:bytes=b'' # of the key, where the rows are not keyed
 ) -> torch.Tensor:
     "Σ_ij K_ij for texts of one length (padded): L²/L_eff"
     if mask is not None: r = r*mask[..., None]
-    if r.shape[-2] > (EXACT if exact is None else exact): return long_sum(kernel, r, c)
+    if r.shape[-2] > (EXACT if exact is None else exact): return long_sum(kernel, r, c, secret=secret)
     if r.shape[-2] > AT_ONCE: return block_sum(kernel, r, c)
     if rho_C is None: rho_C = c @ c.transpose(-1, -2)
     K = kernel(r @ r.transpose(-1, -2), rho_C)
@@ -185,11 +186,12 @@ def long_sum(
     kernel, # of the rule
     r:torch.Tensor, # (..., L, w) unit token rows; 0: does not count
     c:torch.Tensor, # (..., L, w') unit contexts
-    layers:int|None=None # to score with; None: `LAYERS`, or a quarter
+    layers:int|None=None, # to score with; None: `LAYERS`, or a quarter
+    secret:bytes=b'' # of the key, where the rows are not keyed
 ) -> torch.Tensor:
     "Σ_ij K_ij of long texts, by layers that nobody knows, with a margin"
-    if r.ndim > 2: return torch.stack([long_sum(kernel, x, y, layers) for x,y in zip(r, c)])
-    seed = hidden_seed([r[r.abs().amax(-1) > 0]])
+    if r.ndim > 2: return torch.stack([long_sum(kernel, x, y, layers, secret) for x,y in zip(r, c)])
+    seed = hidden_seed([r[r.abs().amax(-1) > 0]], secret)
     return HiddenLayers(kernel, seed, layers).add(r, c).pairs()
 
 # %% ../nbs/27_keynull.ipynb #c031
@@ -244,7 +246,7 @@ def total(self:TextSums,
 # %% ../nbs/27_keynull.ipynb #c036
 @patch
 def pairs(self:TextSums,
-    rules:list, # (kernel, function from positions to unit token rows) of each key
+    rules:list, # (kernel, function from positions to unit token rows, secret of rows that are not keyed) of each key
     c:torch.Tensor # (N, w') unit contexts
 ) -> list:
     "For each key Σ_ij K_ij of each text, in the order of `texts`"
@@ -253,8 +255,8 @@ def pairs(self:TextSums,
         checkpoint()
         u = c[at]
         rho_C = u @ u.transpose(-1, -2) if u.shape[-2] <= min(self.exact, AT_ONCE) else None
-        for sums,(kernel,rows) in zip(out, rules):
-            sums.append(pair_sum(kernel, rows(at), u, mask, rho_C, self.exact).double())
+        for sums,(kernel,rows,*secret) in zip(out, rules):
+            sums.append(pair_sum(kernel, rows(at), u, mask, rho_C, self.exact, *secret).double())
     return [torch.cat(sums) for sums in out]
 
 # %% ../nbs/27_keynull.ipynb #c037

@@ -407,7 +407,6 @@ class Reporter:
         report_paths(self.path)
         self.key = None if self.sign_key is None else load_signing_key(self.sign_key, self.password)
         self.before = self.entries()
-
     def entries(self) -> dict:
         "Path: entry of each file, as it is now"
         return {f: file_entry(f, how) for f,how in self.files.items()}

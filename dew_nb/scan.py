@@ -209,10 +209,11 @@ def window_z(
 def text_seed(
     seed:int, # of the scan
     ids:np.ndarray, # (T,) tokens of the text
-    r:torch.Tensor # (L, w) token rows under the key
+    r:torch.Tensor, # (L, w) token rows under the key
+    secret:bytes=b'' # of the key, where the rows are not keyed
 ) -> int:
     "A seed for the draws of one text, which nobody knows who has no key"
-    return hidden_seed([r], f'{seed}:'.encode() + np.asarray(ids, np.int64).tobytes())
+    return hidden_seed([r], secret + f'{seed}:'.encode() + np.asarray(ids, np.int64).tobytes())
 
 # %% ../nbs/34_scan.ipynb #c035
 def scan_null(
@@ -263,7 +264,7 @@ def of(cls:ScoredWindows,
     means, inv = window_laws(P, scheme.rule, lengths, stride)
     under = list(zip(*[window_z(p, means, inv, lengths, stride) for p in P.each()]))
     z, subkey = ([f(x, 0) for x in under] for f in (np.max, np.argmax))
-    seed = text_seed(options.seed, ids, P.r)
+    seed = text_seed(options.seed, ids, P.r, scheme.table.secret)
     null = scan_null(scheme, P, inv, lengths, seed, stride, options.replicates)
     first = [np.arange(len(x))*stride for x in z]
     end = [np.minimum(a + m*stride, L) for a,m in zip(first, lengths)]

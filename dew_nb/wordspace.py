@@ -335,6 +335,7 @@ class WordTable:
     lexicon: Lexicon # of the words
     n: int # width of rows
     meta: dict # host, digests, key fingerprint, how it was built
+    secret: bytes = b'' # of the rule, for seeds that nobody may know: the rows are no secret
     def __len__(self): return len(self.lexicon)
     @property
     def device(self): return self.lexicon.rows.device
@@ -352,7 +353,8 @@ def bind(self:WordContexts,
     "The rule with words for units, and the words where its layers are"
     lex, n = self.tok.to(rule.M.device), rule.table.n
     rows = unit_rows(lex.rows[:lex.reserved, :n])
-    return replace(rule, table=WordTable(rows, lex, n, rule.table.meta))
+    secret = rule.M[:1].float().cpu().numpy().tobytes()
+    return replace(rule, table=WordTable(rows, lex, n, rule.table.meta, secret))
 
 # %% ../nbs/19_wordspace.ipynb #c045
 def check_words(

@@ -231,3 +231,9 @@ def test_a_pack_without_the_old_units_of_a_scheme():
         assert {m['id'] for m in both.metas} == set('bdef')
         assert list(both.study['schemes'].items()) == [('none', 0), ('words', 9), ('other', 2)]
     assert {m['id'] for m in joined(old(), Units(dict(none=0)), False, ()).metas} == set('abcd')
+
+
+def test_seeds_of_long_texts_are_secret(wm):
+    "Rows of words are known to everybody, so a seed must come from the key as well"
+    assert len(wm.table.secret) > 100 and wm.table.secret == wm.detector().scheme.table.secret
+    assert wm.rekey(SecretKey(bytes(16))).table.secret != wm.table.secret
