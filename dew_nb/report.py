@@ -18,7 +18,8 @@ from pathlib import Path
 
 # %% ../nbs/82_report.ipynb #27f45488
 from .artefacts import content_digest, load_artefact
-from .signing import file_digest, key_name, load_signing_key, sign_record
+from .assets import file_digest
+from .signing import key_name, load_signing_key, sign_record
 from .verdicts import TOO_SHORT, Judgement, judge_with, scheme_digest
 from .views import PASSAGE_WORDS, WORDS, marked_text, running_mean, scan_curve, shaded_text, words_html
 

@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 # %% ../nbs/87_reportcheck.ipynb #ec6b7908
 from .report import FORMAT, KIND, PURPOSE, contents_digest, text_digest
-from .signing import check_signature, file_digest, load_verify_key
+from .assets import file_digest
+from .signing import check_signature, load_verify_key
 from .verdicts import detector_info, judge_with
 
 # %% ../nbs/87_reportcheck.ipynb #4dbcdf8b

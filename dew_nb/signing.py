@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['public_pem', 'save_signing_key', 'make_key_pair', 'load_signing_key', 'load_verify_key', 'key_name', 'sign_bytes',
-           'verify_bytes', 'canonical', 'record_digest', 'file_digest', 'sign_record', 'check_signature']
+           'verify_bytes', 'canonical', 'record_digest', 'sign_record', 'check_signature']
 
 # %% ../nbs/00_signing.ipynb #cc3bf473
 import hashlib, json, os
@@ -158,16 +158,6 @@ def record_digest(
 ) -> str:
     "SHA-256 of a record, in hexadecimal digits"
     return hashlib.sha256(canonical(record)).hexdigest()
-
-# %% ../nbs/00_signing.ipynb #176b2728
-def file_digest(
-    path:str|Path # a file of any size
-) -> str:
-    "SHA-256 of a file's bytes, in hexadecimal digits"
-    h = hashlib.sha256()
-    with open(path, 'rb') as f:
-        while piece := f.read(1 << 20): h.update(piece)
-    return h.hexdigest()
 
 # %% ../nbs/00_signing.ipynb #970454d4
 def sign_record(
