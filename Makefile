@@ -38,7 +38,7 @@ $(STAMP): constraints.txt settings.ini setup.py pyproject.toml
 	@touch $@
 
 demo: setup ## Mark and detect three texts, write demo.html
-	$(PY) -m dew_nb.demo
+	$(PY) -m dew_nb.shell.demo
 
 test: setup ## Run every quick check: notebooks, export, README, tests, docs
 	$(PY) tools/run_tests.py $(STEPS)

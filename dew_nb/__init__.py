@@ -5,10 +5,9 @@ import os as _os
 _os.environ.setdefault('OMP_WAIT_POLICY', 'PASSIVE')  # before torch: its idle threads would spin, ten times as slow on a busy machine
 
 
-_HOME = dict(DEW='scheme', DEWConfig='config', Detector='detection', DetectionResult='detection', SecretKey='keys', TokenTable='tables',
-             load_host='hosts', load_encoder='encoders', wrap_host='hosts', wrap_encoder='encoders', NullCalibration='calibration',
-             identify='identification', ScanResult='scan',
-             register_rule='registry', register_contexts='registry')
+_HOME = dict(DEW='dew', Scheme='mark.scheme', DEWConfig='mark.config', Detector='read.detection', DetectionResult='read.detection', SecretKey='mark.keys', TokenTable='mark.tables',
+             load_host='models.hosts', load_encoder='models.encoders', wrap_host='models.hosts', wrap_encoder='models.encoders', NullCalibration='stats.calibration',
+             identify='read.identification', ScanResult='read.scan')
 __all__ = sorted(_HOME)
 
 def __getattr__(name):

@@ -25,8 +25,8 @@ HARD = {
 
 
 def main(sizes):
-    from dew_nb.plain import undo_all
-    from dew_nb.words import words
+    from dew_nb.read.normalization import undo_all
+    from dew_nb.mark.words import words
     print(f'{"":24}' + ''.join(f'{n:>12,}' for n in sizes) + '   (undone, then cut into words)')
     for name,make in HARD.items():
         row = []

@@ -7,8 +7,8 @@ import torch
 from tokenizers import Tokenizer
 
 from dew_nb import load_host
-from dew_nb.assets import DEFAULT_HOST, asset_path
-from dew_nb.sources import reference_texts
+from dew_nb.models.assets import DEFAULT_HOST, asset_path
+from dew_nb.mark.sources import reference_texts
 
 
 class Letters:

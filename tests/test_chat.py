@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from dew_nb.evaluation.attacks import WordDeletion, change_report
-from dew_nb.evaluation.translation import RoundTrip, Translate
-from dew_nb.evaluation.chat import ChatClient
-from dew_nb.evaluation.endpoint import ChatError, ChatRefused, LocalServer
-from dew_nb.evaluation.content import ContentCache, content_key
+from dew_nb.evaluation.attacks.base import WordDeletion, change_report
+from dew_nb.evaluation.attacks.translation import RoundTrip, Translate
+from dew_nb.evaluation.attacks.chat import ChatClient
+from dew_nb.evaluation.attacks.endpoint import ChatError, ChatRefused, LocalServer
+from dew_nb.evaluation.texts.content import ContentCache, content_key
 
 echo = lambda body: body["messages"][-1]["content"].upper()
 
 ASK = """
 import sys
-from dew_nb.evaluation.chat import ChatClient
+from dew_nb.evaluation.attacks.chat import ChatClient
 chat = ChatClient(sys.argv[1], "m", concurrency=2, cache=sys.argv[2])
 print(chat.ask([f"q{i}" for i in range(30)])[-1])
 """

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dew_nb import commands
-from dew_nb.shell import call_command
+from dew_nb.shell import commands
+from dew_nb.shell.arguments import call_command
 
 ROOT = Path(__file__).resolve().parent.parent
 KEY = b'an example key: never use this one'
@@ -27,7 +27,7 @@ def run(name, *args, stdin='', **more):
 
 def start(name, *args, **more):
     "The command in a Python of its own, which goes on"
-    argv = [sys.executable, '-c', f'import sys; from dew_nb.commands import {name}; sys.exit({name}())', *map(str, args)]
+    argv = [sys.executable, '-c', f'import sys; from dew_nb.shell.commands import {name}; sys.exit({name}())', *map(str, args)]
     env = {k: v for k,v in os.environ.items() if k not in ('DEW_KEY', 'DEW_DEBUG')} | ENV
     return subprocess.Popen(argv, **{**dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env), **more})
 
@@ -121,7 +121,7 @@ def test_new_key(tmp_path):
 
 def test_help_is_quick():
     "Neither the module nor --help loads torch; what must precede torch is set by then, unless the user has set it"
-    code = "import sys; from dew_nb import commands as c; [f(['--help']) for f in (c.dew_mark, c.dew_detect, c.dew_eval)]; " \
+    code = "import sys; from dew_nb.shell import commands as c; [f(['--help']) for f in (c.dew_mark, c.dew_detect, c.dew_eval)]; " \
            "print('LOADED', sorted({'torch', 'transformers', 'numpy', 'pandas'} & set(sys.modules))); " \
            "import os, importlib, dew_nb; print(os.environ['OMP_WAIT_POLICY']); os.environ['OMP_WAIT_POLICY'] = 'ACTIVE'; " \
            "importlib.reload(dew_nb); print(os.environ['OMP_WAIT_POLICY'])"
@@ -136,17 +136,17 @@ def test_eval_errors(args, says): assert SECRET not in fails('dew_eval', *args, 
 def test_a_missing_extra_is_named(tmp_path):
     "Without a package of the studies the extra is told, in the command and in Python"
     gone = 'import sys; sys.modules["rapidfuzz"] = None; '
-    r = subprocess.run([sys.executable, '-c', f'{gone}from dew_nb.commands import dew_eval; sys.exit(dew_eval(["x.toml"]))'], capture_output=True, text=True, env={**os.environ, 'PYTHONPATH': str(Path(__file__).parent.parent)})
+    r = subprocess.run([sys.executable, '-c', f'{gone}from dew_nb.shell.commands import dew_eval; sys.exit(dew_eval(["x.toml"]))'], capture_output=True, text=True, env={**os.environ, 'PYTHONPATH': str(Path(__file__).parent.parent)})
     assert r.returncode == 2 and r.stderr.startswith('dew_eval: error: rapidfuzz is not installed: studies want dew_nb[eval]'), r.stderr
-    r = subprocess.run([sys.executable, '-c', f'{gone}import dew_nb.evaluation.attacks'], capture_output=True, text=True, env={**os.environ, 'PYTHONPATH': str(Path(__file__).parent.parent)})
+    r = subprocess.run([sys.executable, '-c', f'{gone}import dew_nb.evaluation.attacks.base'], capture_output=True, text=True, env={**os.environ, 'PYTHONPATH': str(Path(__file__).parent.parent)})
     assert 'wants rapidfuzz, which is not installed: install dew_nb[eval]' in r.stderr.splitlines()[-1], r.stderr
 
 def test_commands_are_installed():
     "settings.ini names all commands, and they exist"
     from nbpages import settings
-    import dew_nb.commands as c
+    import dew_nb.shell.commands as c
     found = settings()['console_scripts'].split()
-    for name in ('dew_mark', 'dew_detect', 'dew_eval'): assert f'{name}=dew_nb.commands:{name}' in found and callable(getattr(c, name))
+    for name in ('dew_mark', 'dew_detect', 'dew_eval'): assert f'{name}=dew_nb.shell.commands:{name}' in found and callable(getattr(c, name))
 
 # ---------------------------------------------------------------- with the embedded models
 def test_mark_output(made):
@@ -278,7 +278,7 @@ def test_json_lines(made):
                                         ('{"body": ', 'line 2 is not JSON'), ('[1]', 'a JSON object is expected')])
 def test_bad_json_lines(line, says):
     "Checked without a model: the error stands in the place of the text"
-    from dew_nb.inputs import UsageError, named_texts
+    from dew_nb.serving.inputs import UsageError, named_texts
     from tempfile import TemporaryDirectory
     with TemporaryDirectory() as d:
         p = Path(d)/'x.jsonl'
@@ -290,7 +290,7 @@ def test_bad_json_lines(line, says):
 
 def test_json_lines_are_read_one_by_one(tmp_path):
     "A stream that never ends can be read: bounded memory"
-    from dew_nb.inputs import json_lines
+    from dew_nb.serving.inputs import json_lines
     p = tmp_path/'pipe'
     os.mkfifo(p)
     w = subprocess.Popen([sys.executable, '-c', f'f = open({str(p)!r}, "w")\nwhile True: f.write(\'{{"t": "x"}}\\n\')'], stderr=subprocess.DEVNULL)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from dew_nb import DEW, DEWConfig, SecretKey, identify, load_host
-from dew_nb.detection import measure
-from dew_nb.scan import ScanOptions, scan_document
+from dew_nb.read.detection import measure
+from dew_nb.read.scan import ScanOptions, scan_document
 from quick import Letters
 
 KEY, OTHER = SecretKey(b'an example key: never use this one'), SecretKey(b'another key, also only for show')
@@ -19,8 +19,8 @@ def no_model(*a, **k): raise AssertionError('a language model was loaded')
 def scheme():
     "Built without the language model, which is never needed here"
     with pytest.MonkeyPatch.context() as m:
-        m.setattr('dew_nb.hosts._read_model', no_model)
-        return DEW.build(load_host(), Letters(), KEY, DEWConfig(k=3), progress=False)
+        m.setattr('dew_nb.models.hosts._read_model', no_model)
+        return DEW.build(load_host(), Letters(), KEY, DEWConfig.preset('calibrated', k=3), progress=False)
 
 
 @pytest.fixture(scope='module')
@@ -43,7 +43,7 @@ def pair(few):
 @pytest.fixture
 def encoded(monkeypatch):
     "How many windows each call of the encoder gets"
-    import dew_nb.detection as d
+    import dew_nb.read.detection as d
     sizes, old = [], d._contexts
     monkeypatch.setattr(d, '_contexts', lambda s, w: (sizes.append(len(w)), old(s, w))[1])
     return sizes
@@ -51,8 +51,8 @@ def encoded(monkeypatch):
 
 def set_long(monkeypatch, n):
     "Texts of more than n positions go in pieces of n"
-    import dew_nb.detection, dew_nb.text
-    for m in (dew_nb.detection, dew_nb.text): monkeypatch.setattr(m, 'LONG', n)
+    import dew_nb.read.detection, dew_nb.read.text
+    for m in (dew_nb.read.detection, dew_nb.read.text): monkeypatch.setattr(m, 'LONG', n)
 
 
 def long_text(seed=2):
@@ -63,7 +63,7 @@ def long_text(seed=2):
 
 
 def test_megabyte(detector, encoded):
-    from dew_nb.text import LONG
+    from dew_nb.read.text import LONG
     rng = np.random.default_rng(0)
     words = ['harbour', 'river', 'old', 'the', 'of', 'a', 'morning', 'paper', 'was', 'blue', 'seven', 'and', 'city', 'never', 'bread']
     text = ' '.join(rng.choice(words, 185_000))
@@ -77,7 +77,7 @@ def test_megabyte(detector, encoded):
 
 def test_long_and_short_form_agree(detector, monkeypatch):
     "Above a length the pairwise sum takes a linear form; near the border both give about the same z"
-    import dew_nb.keynull as k
+    import dew_nb.stats.keynull as k
     rng = np.random.default_rng(1)
     text = ' '.join(''.join(chr(97+c) for c in rng.integers(0, 26, 5)) for _ in range(400))
     exact = detector.detect(text)
@@ -88,7 +88,7 @@ def test_long_and_short_form_agree(detector, monkeypatch):
 
 def test_very_long_text_in_pieces(detector, encoded, monkeypatch):
     "A text that goes in pieces gets the numbers of one that goes at once, also between others"
-    import dew_nb.keynull as k
+    import dew_nb.stats.keynull as k
     texts = [TEXTS[0], long_text(), '', TEXTS[4]]
     monkeypatch.setattr(k, 'EXACT', 4000)
     whole = detector.detect(texts)
@@ -101,7 +101,7 @@ def test_very_long_text_in_pieces(detector, encoded, monkeypatch):
 
 def test_measure_in_pieces(pair, encoded, monkeypatch):
     "Several schemes on shared contexts: a long text in pieces, at once, and each scheme alone"
-    import dew_nb.keynull as k
+    import dew_nb.stats.keynull as k
     monkeypatch.setattr(k, 'EXACT', 4000)
     docs = list(pair[0].detector().reader.read([long_text(3)]))
     whole = [m.evidence() for m in measure(pair, docs)]
@@ -119,7 +119,7 @@ def test_measure_in_pieces(pair, encoded, monkeypatch):
 
 def test_identify_very_long_text(pair, encoded, monkeypatch):
     "identify goes through a very long text in pieces, too, and encodes them once for all keys"
-    import dew_nb.keynull as k
+    import dew_nb.stats.keynull as k
     monkeypatch.setattr(k, 'EXACT', 4000)
     dets = [s.detector() for s in pair]
     texts = [TEXTS[0], long_text(), '']
@@ -135,7 +135,7 @@ def test_identify_very_long_text(pair, encoded, monkeypatch):
 def test_scans_of_human_texts(scheme):
     "Movie reviews, and keys that have nothing to do with them: p-values of scans are uniform"
     from scipy import stats
-    from dew_nb.evaluation.corpora import movie_reviews
+    from dew_nb.evaluation.texts.corpora import movie_reviews
     reader = scheme.detector().reader
     docs = list(reader.stream([' '.join(t.split()[:150]) for t in movie_reviews()[100:112]]))
     contexts = [scheme.contexts.encode(d.windows) for d in docs]
@@ -152,7 +152,7 @@ def test_scans_of_human_texts(scheme):
 
 def test_no_language_model(few, tmp_path, monkeypatch):
     "Building a detector, saving, loading and detecting: the host model is never loaded, nor is the host when loading"
-    import dew_nb.hosts as h
+    import dew_nb.models.hosts as h
     monkeypatch.setattr(h, '_read_model', no_model)
     det = DEW.build(load_host(), Letters(), KEY, DEWConfig.preset('paper'), tokens=few.blueprint.tokens, progress=False).detector()
     path = det.save(tmp_path/'d.dew')
@@ -214,9 +214,9 @@ def test_one_call_and_single_calls_agree(detector):
 def test_recorded_shapes_and_plain_encoder_agree(few):
     "The path that a GPU takes, run on the CPU: the same numbers as the plain encoder's"
     from dew_nb import load_encoder
-    from dew_nb.graphs import FixedShapeEncoder
+    from dew_nb.models.graphs import FixedShapeEncoder
     enc = load_encoder(device='cpu')
-    det = DEW.build(load_host(), enc, KEY, DEWConfig(k=3), max_reference_windows=300, tokens=few.blueprint.tokens, device='cpu',
+    det = DEW.build(load_host(), enc, KEY, DEWConfig.preset('calibrated', k=3), max_reference_windows=300, tokens=few.blueprint.tokens, device='cpu',
                     progress=False).detector()
     plain, ce = det.detect(TEXTS), det.scheme.contexts
     old = ce.fast
@@ -228,7 +228,7 @@ def test_recorded_shapes_and_plain_encoder_agree(few):
 
 def test_windows_are_those_of_each_text(detector):
     "Found on joined ids, but as for each text alone"
-    from dew_nb.windows import text_windows
+    from dew_nb.mark.windows import text_windows
     c = detector.scheme.contexts
     for d in detector.reader.stream(TEXTS):
         w, pos = text_windows(d.ids, 3, c.special)
@@ -272,10 +272,10 @@ def wide_bytes(width):
 @pytest.mark.parametrize('rule', ['bias', 'tournament'])
 def test_memory_of_naming_is_bounded(scheme, monkeypatch, rule):
     "Several keys, a text in many pieces: what is kept of the contexts grows neither with its length nor with the keys"
-    import dew_nb.detection as d, dew_nb.keynull as k
+    import dew_nb.read.detection as d, dew_nb.stats.keynull as k
     if rule == 'tournament':
         ids = scheme.host.tokenizer(long_text())['input_ids']
-        scheme = DEW.build(scheme.host, Letters(), SecretKey(bytes(16)), DEWConfig(rule=rule, layers=2),
+        scheme = DEW.build(scheme.host, Letters(), SecretKey(bytes(16)), DEWConfig(rule=rule, contexts='encoder', layers=2),
                            tokens=scheme.blueprint.tokens.narrow(ids))
     dets = [scheme.detector() for _ in range(3)]
     set_long(monkeypatch, 500)
@@ -291,9 +291,9 @@ def test_memory_of_naming_is_bounded(scheme, monkeypatch, rule):
 def test_steep_slopes_of_long_repetitive_texts(scheme):
     "The estimate for long texts keeps what the linear form leaves out, and lies a little above the truth"
     import torch
-    import dew_nb.keynull as k
-    from dew_nb.bias import TanhKernel
-    from dew_nb.whitening import unit_rows
+    import dew_nb.stats.keynull as k
+    from dew_nb.stats.tanh_kernel import TanhKernel
+    from dew_nb.models.vectors import unit_rows
     text = ' '.join(f'The {a} {b} was in the {c} when the {b} of the {c} was {a}.' for a in 'old new big red'.split()
                     for b in 'house city river road'.split() for c in 'north south west east'.split())
     doc, = scheme.detector().reader.read([text])

@@ -8,12 +8,13 @@ import pytest
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from dew_nb import borrowed, donors, neighbours, scheme
-from dew_nb.assets import ASSETS, asset_path, cache_dir
-from dew_nb.borrowed import agnostic_scheme, donor_scheme
-from dew_nb.donors import KINDS, donor_embeddings, donor_map, donor_tokenizer, explain_tokens, token_texts
-from dew_nb.hosts import Host, load_host
-from dew_nb.sources import reference_texts
+from dew_nb.transfer import borrowed, donors, neighbours
+from dew_nb.mark import scheme
+from dew_nb.models.assets import ASSETS, asset_path, cache_dir
+from dew_nb.transfer.borrowed import agnostic_scheme, donor_scheme
+from dew_nb.transfer.donors import KINDS, donor_embeddings, donor_map, donor_tokenizer, explain_tokens, token_texts
+from dew_nb.models.hosts import Host, load_host
+from dew_nb.mark.sources import reference_texts
 
 HAS_GEMMA = (cache_dir()/ASSETS['gemma3-270m'].folder/'manifest.json').is_file()
 needs_gemma = pytest.mark.skipif(not HAS_GEMMA, reason="gemma3-270m is not in the cache; load_host('gemma3-270m') puts it there")
@@ -218,7 +219,7 @@ def test_broken_bytes_beside_a_real_replacement_character():
 # --- what is refused, and what the message says
 
 def table_with(donor, host='smollm2-135m', **meta):
-    from dew_nb.tables import TokenTable
+    from dew_nb.mark.tables import TokenTable
     return TokenTable(torch.zeros(2, 2), torch.eye(2), 2, True, dict(host=host, **(borrowed._donor_meta(donor) if donor else {}), **meta))
 
 @pytest.fixture
@@ -234,7 +235,7 @@ CALLS = dict(
     donor_map=lambda h,d,k: donors.donor_map(h.tokenizer, d),
     donor_embeddings=lambda h,d,k: donors.donor_embeddings(h.tokenizer, d),
     explain_tokens=lambda h,d,k: donors.explain_tokens(h.tokenizer, d, [5]),
-    donor_whitening=lambda h,d,k: donors.donor_whitening(d, donors.DEWConfig()),
+    donor_whitening=lambda h,d,k: donors.donor_whitening(d, donors.DEWConfig.preset('calibrated')),
     donor_tokens=lambda h,d,k: borrowed.donor_tokens(h, d),
     token_space=lambda h,d,k: neighbours.token_space(h, d),
     check_donor=lambda h,d,k: borrowed.check_donor(table_with(h), d),
@@ -310,10 +311,10 @@ def test_tokens_of_a_map_below_zero_are_refused(smol, words):
 
 def test_another_donor_is_refused_with_what_to_do(smol, words):
     from dew_nb import DEW, DEWConfig
-    from dew_nb.detection import Detector
-    from dew_nb.bias import BiasRule
-    from dew_nb.context import HashedContexts
-    config = DEWConfig(null='iid')
+    from dew_nb.read.detection import Detector
+    from dew_nb.mark.bias import BiasRule
+    from dew_nb.mark.context import HashedContexts
+    config = DEWConfig.preset('calibrated', null='iid')
     contexts = HashedContexts(bytes(32), 2, smol.tokenizer, config.k)
     detector = lambda t: Detector(DEW(config, BiasRule(config, t), contexts))
     a, b = words.digest[:12], smol.digest[:12]
@@ -344,7 +345,7 @@ class Letters:
 @pytest.mark.parametrize('mode,whitening', [('context_only', None), ('token_only', 'uniform')])
 def test_modes_and_whitenings(smol, words, mode, whitening):
     from dew_nb import DEWConfig, SecretKey
-    c, few = DEWConfig(mode=mode, token_whitening=whitening, n=32), ['the old harbour was quiet at night '*9]*5
+    c, few = DEWConfig.preset('calibrated', mode=mode, token_whitening=whitening, n=32), ['the old harbour was quiet at night '*9]*5
     wm = donor_scheme(smol, words, Letters(), SecretKey.from_hex('0a'*32), c, reference=few, progress=False)
     r = wm.detector().detect('The harbor was quiet and the boats were back before it was dark.')
     assert r.n_scored > 5 and np.isfinite(r.z) and wm.table.meta['donor'] == 'minilm-words'
@@ -352,29 +353,29 @@ def test_modes_and_whitenings(smol, words, mode, whitening):
 
 def test_a_donor_scheme_is_a_build_with_its_tokens(smol, words):
     from dew_nb import DEW, DEWConfig, SecretKey
-    few, key, kw = ['the old harbour was quiet at night '*9]*5, SecretKey.from_hex('0a'*32), dict(config=DEWConfig(n=32), progress=False)
+    few, key, kw = ['the old harbour was quiet at night '*9]*5, SecretKey.from_hex('0a'*32), dict(config=DEWConfig.preset('calibrated', n=32), progress=False)
     tokens = borrowed.donor_tokens(smol, words, reference=few)
     wm = donor_scheme(smol, words, Letters(), key, reference=iter(few), **kw)      # texts that can be read but once
     same = DEW.build(smol, Letters(), key, reference=few, tokens=tokens, **kw)
     assert torch.equal(wm.table.rows, same.table.rows) and wm.table.meta == same.table.meta
     assert torch.equal(wm.table.rows, borrowed.donor_table(smol, words, Letters(), key, reference=few, **kw).rows)
-    assert not wm.table.rows[tokens.dead].any() and wm.blueprint.tokens.report.counts() == tokens.report.counts()
+    assert not wm.table.rows[tokens.excluded].any() and wm.blueprint.tokens.report.counts() == tokens.report.counts()
     assert wm.table.meta['config']['token_whitening'] == 'frequency'
-    for change in (dict(embeddings=tokens.embeddings[:-1]), dict(dead=tokens.dead[:-1])):
+    for change in (dict(embeddings=tokens.embeddings[:-1]), dict(excluded=tokens.excluded[:-1])):
         with pytest.raises(ValueError, match='49,151 rows, but smollm2-135m has 49,152'):
             DEW.build(smol, Letters(), key, reference=few, tokens=dataclasses.replace(tokens, **change))
 
 def test_the_agnostic_scheme_does_not_generate(words):
     from dew_nb import DEWConfig, SecretKey
-    wm = agnostic_scheme(words, Letters(), SecretKey.from_hex('0a'*32), DEWConfig(n=32), reference=['the old harbour '*60]*5, progress=False)
+    wm = agnostic_scheme(words, Letters(), SecretKey.from_hex('0a'*32), DEWConfig.preset('calibrated', n=32), reference=['the old harbour '*60]*5, progress=False)
     with pytest.raises(ValueError, match='no host model'): wm.generate('The')
     assert wm.rekey(SecretKey.from_hex('0b'*32)).table.meta['host'] == 'any'
 
 def test_detectors_say_whose_tokens_they_have(smol, words, tmp_path):
     from dew_nb import DEWConfig, SecretKey
-    from dew_nb.detection import Detector
+    from dew_nb.read.detection import Detector
     few, key = ['the old harbour was quiet at night '*9]*5, SecretKey.from_hex('0a'*32)
-    one = donor_scheme(smol, words, Letters(), key, DEWConfig(n=32), reference=few, progress=False).detector()
+    one = donor_scheme(smol, words, Letters(), key, DEWConfig.preset('calibrated', n=32), reference=few, progress=False).detector()
     any_host = borrowed.donor_detector(words, Letters(), key, reference=few, progress=False)
     for det,host,tok in ((one, 'smollm2-135m', smol), (any_host, 'any', words)):
         back = Detector.load(det.save(tmp_path/f'{host}.dew'), encoder=Letters(), check=False)

@@ -9,15 +9,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_host, register_rule
-from dew_nb.artefacts import content_digest, load_artefact, signer
-from dew_nb.bias import BiasRule
-from dew_nb.commands import dew_detect, dew_mark
-from dew_nb.ray import Job
-from dew_nb.registry import CONTEXTS, RULES
-from dew_nb.shell import call_command
-from dew_nb.signing import key_name, load_verify_key, make_key_pair
-from dew_nb.sources import TokenSpace
-from dew_nb.vllm import acts_last, load_scheme
+from dew_nb.models.artefacts import content_digest, load_artefact, signer
+from dew_nb.mark.bias import BiasRule
+from dew_nb.shell.commands import dew_detect, dew_mark
+from dew_nb.serving.ray import Job
+from dew_nb.mark.registry import CONTEXTS, RULES
+from dew_nb.shell.arguments import call_command
+from dew_nb.models.signing import key_name, load_verify_key, make_key_pair
+from dew_nb.mark.sources import TokenSpace
+from dew_nb.serving.vllm import acts_last, load_scheme
 from quick import Letters
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,10 +68,10 @@ class Rule:
     make = from_state = prepare = classmethod(lambda cls, *a, **k: None)
 '''
 LOAD = {'load': 'from dew_nb import Detector; from quick import Letters; Detector.load({path!r}, encoder=Letters())',
-        'detect': 'from dew_nb.commands import dew_detect; assert dew_detect(["--detector", {path!r}, "--text", "a"]) == 2',
-        'info': 'from dew_nb.commands import dew_detect; dew_detect(["--detector", {path!r}, "--info"])',
-        'vllm': 'from dew_nb.vllm import load_scheme; load_scheme({path!r})',
-        'vllm last': 'from dew_nb.vllm import acts_last; acts_last({path!r})'}
+        'detect': 'from dew_nb.shell.commands import dew_detect; assert dew_detect(["--detector", {path!r}, "--text", "a"]) == 2',
+        'info': 'from dew_nb.shell.commands import dew_detect; dew_detect(["--detector", {path!r}, "--info"])',
+        'vllm': 'from dew_nb.serving.vllm import load_scheme; load_scheme({path!r})',
+        'vllm last': 'from dew_nb.serving.vllm import acts_last; acts_last({path!r})'}
 
 
 def test_a_file_runs_no_code(made, tmp_path):
@@ -82,7 +82,7 @@ def test_a_file_runs_no_code(made, tmp_path):
         path = forge(made['det'], tmp_path/f'{field}.dew', config=config_of(made['det']) | {field: 'evil:Rule'})
         tries += [f'try:\n    {code.format(path=str(path))}\nexcept ValueError as e: print(e)' for code in LOAD.values()]
     tries += ['from pathlib import Path', 'print("before", Path("it-ran").exists())',
-              'from dew_nb.registry import RULES, find_class', 'find_class(RULES, "evil:Rule")']   # in code it does run: the test can fail
+              'from dew_nb.mark.registry import RULES, find_class', 'find_class(RULES, "evil:Rule")']   # in code it does run: the test can fail
     env = dict(PYTHONPATH=f'{ROOT}:{ROOT/"tests"}', PATH='/usr/bin:/bin', OMP_NUM_THREADS='1')
     r = subprocess.run([sys.executable, '-c', '\n'.join(tries)], cwd=tmp_path, env=env, text=True, capture_output=True)
     assert r.returncode == 0, r.stderr
@@ -281,7 +281,7 @@ def test_a_key_that_is_no_string(bad, tmp_path, key):
 
 def test_the_service_escapes_too(bad):
     pytest.importorskip('fastapi')
-    from dew_nb.service import make_app
+    from dew_nb.serving.service import make_app
     from starlette.testclient import TestClient
     client = TestClient(make_app({BAD: Detector.load(bad['compiled'])}), base_url='http://localhost')
     for path in ('/detect', '/scan'):

@@ -15,15 +15,15 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_host
-from dew_nb.artefacts import load_artefact
-from dew_nb.inputs import Shard, UsageError, as_text, cut_lines, encoding_of, named_texts, shard_texts, shorten
-from dew_nb.plain import KINDS, PASSES, normalise, undo_all, where
-from dew_nb.signing import Ed25519PrivateKey, canonical, check_signature, sign_record, verify_bytes
-from dew_nb.stopping import Stopped, stop_when
-from dew_nb.text import READINGS, clean, ordinary
-from dew_nb.verdicts import printable
-from dew_nb.words import LONGEST, word_spans
-from dew_nb.wordspace import Lexicon, WordProjection
+from dew_nb.models.artefacts import load_artefact
+from dew_nb.serving.inputs import Shard, UsageError, as_text, cut_lines, encoding_of, named_texts, shard_texts, shorten
+from dew_nb.read.normalization import KINDS, PASSES, normalise, undo_all, where
+from dew_nb.models.signing import Ed25519PrivateKey, canonical, check_signature, sign_record, verify_bytes
+from dew_nb.models.stopping import Stopped, stop_when
+from dew_nb.read.text import READINGS, clean, ordinary
+from dew_nb.read.verdicts import printable
+from dew_nb.mark.words import LONGEST, word_spans
+from dew_nb.mark.wordspace import Lexicon, WordProjection
 from hard_texts import HARD
 from quick import Letters, toy_host
 from test_files import build, forge
@@ -262,7 +262,7 @@ def test_one_line(text, n):
 @pytest.fixture(scope='module')
 def client(det):
     pytest.importorskip('fastapi')
-    from dew_nb.service import Limits, make_app
+    from dew_nb.serving.service import Limits, make_app
     from starlette.testclient import TestClient
     logging.getLogger('httpx').setLevel(logging.WARNING)
     return TestClient(make_app(dict(one=det, two=det), Limits(body=60_000)), base_url='http://localhost')

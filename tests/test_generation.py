@@ -6,7 +6,7 @@ import torch
 from transformers import GenerationConfig
 
 from dew_nb import DEW, DEWConfig, SecretKey
-from dew_nb.insertion import prompt_names
+from dew_nb.mark.generation import prompt_names
 from quick import Letters, toy_host
 
 KEY = SecretKey(b'an example key: never use this one')

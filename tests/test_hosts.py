@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from dew_nb import assets
-from dew_nb.assets import ASSETS, Asset, Wheel, asset_path, fetch_wheel
-from dew_nb.encoders import Encoder, load_encoder, wrap_encoder
-from dew_nb.hosts import fold_heads, load_host, wrap_host
-from dew_nb.tokenization import PROBE, check_tokenizer, tokenizer_digest
+from dew_nb.models import assets
+from dew_nb.models.assets import ASSETS, Asset, Wheel, asset_path, fetch_wheel
+from dew_nb.models.encoders import Encoder, load_encoder, wrap_encoder
+from dew_nb.models.hosts import fold_heads, load_host, wrap_host
+from dew_nb.models.tokenization import PROBE, check_tokenizer, tokenizer_digest
 
 ROOT = Path(__file__).resolve().parent.parent
 WEIGHTS = bytes(range(256)) * 4096
@@ -60,8 +60,8 @@ def script(asset, body):
     return textwrap.dedent(f"""
         import os, sys, time, signal, logging
         from pathlib import Path
-        from dew_nb import assets
-        from dew_nb.assets import Asset, Wheel
+        from dew_nb.models import assets
+        from dew_nb.models.assets import Asset, Wheel
         assets.ASSETS["tiny"] = {asset!r}
         """) + textwrap.dedent(body)
 
@@ -244,7 +244,7 @@ def test_nothing_but_its_name_asks_for_the_large_host():
     "What `make demo` and `make test` fetch is listed in tools/models.py, and is small"
     name = 'qwen2.5-coder-1.5b-instruct'
     assert len(ASSETS[name].wheels) == 22 and ASSETS[name].dtype == 'bfloat16' and assets.DEFAULT_HOST != name
-    for f in ('tools/models.py', 'Makefile', 'nbs/92_demo.ipynb'):
+    for f in ('tools/models.py', 'Makefile', 'nbs/shell/02_demo.ipynb'):
         assert name not in (ROOT/f).read_text(encoding='utf-8')
 
 
@@ -299,8 +299,8 @@ WARM = """
     socket.socket.connect = socket.getaddrinfo = socket.create_connection = shut
     import torch, transformers, sentence_transformers
     from transformers import AutoModelForCausalLM, LlamaForCausalLM, AutoTokenizer
-    from dew_nb.encoders import load_encoder
-    from dew_nb.hosts import load_host
+    from dew_nb.models.encoders import load_encoder
+    from dew_nb.models.hosts import load_host
     t = time.process_time()                                      # on a busy machine too
     h = load_host(device="cpu"); h.model, h.tokenizer, h.embeddings
     seconds = time.process_time() - t
@@ -472,8 +472,8 @@ def test_an_object_is_asked_with_texts_alone():
 def test_wrapped_host_without_a_pad_token_can_write():
     "Many tokenizers have none; prompts of two lengths need one"
     import copy
-    from dew_nb.hosts import wrap_host
-    from dew_nb.insertion import prompt_ids
+    from dew_nb.models.hosts import wrap_host
+    from dew_nb.mark.generation import prompt_ids
     host = load_host(device='cpu')
     tok = copy.deepcopy(host.tokenizer)
     tok.pad_token = None

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_encoder, load_host
-from dew_nb.context import ContextEncoder
-from dew_nb.encoders import wrap_encoder
-from dew_nb.hosts import wrap_host
-from dew_nb.identification import shared_work
-from dew_nb.sources import Reference, TokenSpace
-from dew_nb.verdicts import scheme_digest
+from dew_nb.mark.context import ContextEncoder
+from dew_nb.models.encoders import wrap_encoder
+from dew_nb.models.hosts import wrap_host
+from dew_nb.read.identification import shared_work
+from dew_nb.mark.sources import Reference, TokenSpace
+from dew_nb.read.verdicts import scheme_digest
 from quick import Letters, toy_host
 
 TEXTS = ['The museum opened a new wing on Saturday, with paintings that had been in storage for forty years.',
@@ -40,7 +40,7 @@ def tokens(host):
 
 
 def build(host, encoder, tokens):
-    config = DEWConfig(token_whitening=None, context_transform=None)
+    config = DEWConfig.preset('calibrated', token_whitening=None, context_transform=None)
     return DEW.build(host, encoder, SecretKey(b'an example key: never use this one'), config, reference=TEXTS, tokens=tokens)
 
 
@@ -54,7 +54,7 @@ def test_cached_reference_vectors_are_the_encoders_own(host, tmp_path, monkeypat
     "Twice the same class: the second must not be given what the first one left in the cache"
     tokenizer = host.tokenizer                            # loaded from the usual cache
     monkeypatch.setenv('DEW_CACHE', str(tmp_path))
-    config = DEWConfig(k=3)
+    config = DEWConfig.preset('calibrated', k=3)
     sample = Reference.read(TEXTS, tokenizer, 3, len(host.embeddings), 100)
     for seed in (0, 1, 0):
         encoder = Vectors(seed)

@@ -1,5 +1,6 @@
-"Who may import whom in the cells of notebooks: small projects in which the rule is kept, or broken once"
-import shutil
+"Who may import whom: small projects in which the rule is kept or broken once, and this project"
+import shutil, subprocess, sys
+from pathlib import Path
 
 import cell_imports
 import pytest
@@ -23,7 +24,7 @@ def project(tmp, **changed):
 
 def test_what_comes_before_may_be_imported(tmp_path):
     "Also from the package itself; tutorials and studies import what they like, and a cell need not be Python"
-    studies = ['from dew_nb.shell.commands import dew_mark', '%%writefile a.txt\n no Python: the sea']
+    studies = ['from dew_nb.shell.arguments.commands import dew_mark', '%%writefile a.txt\n no Python: the sea']
     assert project(tmp_path, studies__law=studies, tutorials__start=['from dew_nb import DEW'],
                    mark__02_more=['from dew_nb import SecretKey', '%time x = 1\nawait y\n!ls']) == []
 
@@ -36,3 +37,10 @@ def test_what_comes_before_may_be_imported(tmp_path):
     ('dew', ['import dew_nb.evaluation.texts.corpora'], 'dew.ipynb, cell 2: imports from evaluation/texts/00_corpora.ipynb')])
 def test_what_comes_later_may_not(name, cells, says, tmp_path):
     assert project(tmp_path, **{name: cells}) == [f'{says}, which comes later']
+
+def test_this_project_keeps_the_rule():
+    "Cells by cell_imports, modules by the contracts of pyproject.toml; all notebooks with a module are seen"
+    from dew_nb import _HOME
+    assert cell_imports.problems(ROOT, _HOME) == []
+    done = subprocess.run([Path(sys.executable).with_name('lint-imports'), '--no-cache'], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and '0 broken' in done.stdout, done.stdout + done.stderr

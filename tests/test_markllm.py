@@ -4,11 +4,11 @@ import json
 import pytest
 
 from dew_nb import load_host
-from dew_nb.evaluation.kinds import find_scheme
-from dew_nb.evaluation.sampling import complete
-from dew_nb.evaluation.schemes import WatermarkScheme
-from dew_nb.markllm import MarkLLMScheme, load_algorithm, register
-from dew_nb.sources import reference_texts
+from dew_nb.evaluation.studies.kinds import find_scheme
+from dew_nb.evaluation.texts.sampling import complete
+from dew_nb.evaluation.schemes.base import WatermarkScheme
+from dew_nb.serving.markllm import MarkLLMScheme, load_algorithm, register
+from dew_nb.mark.sources import reference_texts
 
 pytest.importorskip('markllm', reason='MarkLLM is not installed; make scale-test does it')
 
@@ -40,7 +40,7 @@ def test_dew_by_name(host, tmp_path):
 
 @pytest.mark.parametrize('algorithm', ['KGW', 'Unigram'])
 def test_their_algorithms_as_schemes(host, innocent, algorithm):
-    s = find_scheme('dew_nb.markllm:MarkLLMScheme')(host, seed=3, algorithm=algorithm, delta=6.)
+    s = find_scheme('dew_nb.serving.markllm:MarkLLMScheme')(host, seed=3, algorithm=algorithm, delta=6.)
     assert isinstance(s, WatermarkScheme) and s.name == f'MarkLLM {algorithm}'
     marked = complete(host, ['The old harbour', 'In winter, the village'], 25, 1, s.processor)
     own, other = s.score(marked), s.rekey(4).score(marked)
@@ -67,7 +67,7 @@ def test_both_exp_have_one_law(host, innocent):
     "MarkLLM's numbers under our Gamma law give MarkLLM's p-value"
     import numpy as np
     import torch
-    from dew_nb.evaluation.gumbel import sum_of_logs
+    from dew_nb.evaluation.schemes.exp import sum_of_logs
     s, k = MarkLLMScheme(host, seed=3, algorithm='EXP'), 4
     utils = s.algorithm.utils
     for text in innocent[:2]:

@@ -66,7 +66,7 @@ def test_every_module_is_installed(installed):
 
 def test_light_modules_import(installed, tmp_path):
     "A module that knows nothing of models works in the installed package, without torch"
-    run_in(installed, 'import sys, dew_nb.keys as k; k.SecretKey.generate(); assert "torch" not in sys.modules', tmp_path)
+    run_in(installed, 'import sys, dew_nb.mark.keys as k; k.SecretKey.generate(); assert "torch" not in sys.modules', tmp_path)
 
 def test_import_is_lazy(installed, tmp_path):
     "`import dew_nb` costs milliseconds because it loads nothing heavy"

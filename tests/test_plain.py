@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from dew_nb import DEW, DEWConfig, SecretKey, load_host
-from dew_nb.detection import Detector
-from dew_nb.evaluation.characters import EDITS, CharacterEdit
-from dew_nb.evaluation.store import load_results
-from dew_nb.plain import KINDS, normalise, undo_all
+from dew_nb.read.detection import Detector
+from dew_nb.evaluation.attacks.characters import EDITS, CharacterEdit
+from dew_nb.evaluation.studies.store import load_results
+from dew_nb.read.normalization import KINDS, normalise, undo_all
 from quick import Letters
 
 DATA = Path(__file__).parents[1]/'nbs/studies/data'
@@ -95,7 +95,7 @@ def test_long_texts_take_no_longer_for_each_character(unit):
 @pytest.fixture(scope='module')
 def marked(stored):
     "A scheme, and two texts of the host"
-    wm = DEW.build(load_host(), Letters(), SecretKey(b'an example key: never use this one'), DEWConfig(k=3),
+    wm = DEW.build(load_host(), Letters(), SecretKey(b'an example key: never use this one'), DEWConfig.preset('calibrated', k=3),
                    max_reference_windows=300, progress=False)
     return wm, stored[:2]
 

@@ -5,12 +5,12 @@ import torch
 from scipy import stats
 
 from dew_nb import DEW, DEWConfig, SecretKey, load_host
-from dew_nb.compiled import CompiledContexts
-from dew_nb.detection import measure
-from dew_nb.keynull import TextSums, block_sum
-from dew_nb.sources import TokenSpace
-from dew_nb.tournament import TournamentRule
-from dew_nb.whitening import unit_rows
+from dew_nb.mark.compiled import CompiledContexts
+from dew_nb.read.detection import measure
+from dew_nb.stats.keynull import TextSums, block_sum
+from dew_nb.mark.sources import TokenSpace
+from dew_nb.mark.tournament import TournamentRule
+from dew_nb.models.vectors import unit_rows
 
 WIDTH, POSITIONS, LOOKS, KEYS = 16, 1500, 300, 60
 PHRASE = [' house', ' river', ' paper', ' bread']

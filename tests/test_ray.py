@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from dew_nb import DEW, DEWConfig, SecretKey, load_host
-from dew_nb.commands import dew_detect
-from dew_nb.ray import Job, Run, judge_dataset, run_job, verdict_rows
-from dew_nb.shell import call_command
-from dew_nb.sources import reference_texts
+from dew_nb.shell.commands import dew_detect
+from dew_nb.serving.ray import Job, Run, judge_dataset, run_job, verdict_rows
+from dew_nb.shell.arguments import call_command
+from dew_nb.mark.sources import reference_texts
 from quick import Letters
 
 ray = pytest.importorskip('ray', reason='Ray is not installed; make scale-test does it')
-CONFIG = dict(rule='tournament', contexts='compiled', candidates='top_m', m=64, n=64, layers=12)
+CONFIG = dict(m=64, n=64, layers=12, k=3, context_decay=1., context_damping=None, context_width=None)
 N = 1500
 
 
@@ -74,7 +74,7 @@ def test_goes_on_where_it_stopped(made, alone):
     out = made['dir']/'again'
     run = Run.begin(made['job'], out)
     assert len(run.left) > 10
-    from dew_nb.ray import serial
+    from dew_nb.serving.ray import serial
     for _ in serial(run, run.left[::2]): pass
     times = {p: p.stat().st_mtime_ns for p in out.glob('part-*.jsonl')}
     run_job(made['job'], out, workers=2)
@@ -151,7 +151,7 @@ rate = 0.3
 
 def content(out):
     "All that was computed, without times"
-    from dew_nb.evaluation.store import load_results
+    from dew_nb.evaluation.studies.store import load_results
     r, by = load_results(out), ['source', 'seed', 'attack', 'i']
     return [f.sort_values(by).reset_index(drop=True) for f in (r.texts, r.scores)]
 
@@ -167,8 +167,8 @@ def working():
 def test_study(study):
     "Two workers, one killed with a unit in hand: every result of a single process, and none that was finished is made again"
     pd = pytest.importorskip('pandas')
-    from dew_nb.evaluation.runner import run_study
-    from dew_nb.ray import study_on_ray
+    from dew_nb.evaluation.studies.runner import run_study
+    from dew_nb.serving.ray import study_on_ray
     whole, out, killed = study/'whole', study/'spread', []
     run_study(study/'small.toml', whole, progress=False, device='cpu')
     finished = lambda: {p: p.stat().st_mtime_ns for p in out.glob('units/*/unit.json') if p.parent.name[0] != '.'}
@@ -194,8 +194,8 @@ def test_study(study):
 
 def test_study_command(study):
     "dew_eval --ray goes on in a folder; a study that fails says why"
-    from dew_nb.commands import dew_eval
-    from dew_nb.ray import study_on_ray
+    from dew_nb.shell.commands import dew_eval
+    from dew_nb.serving.ray import study_on_ray
     code, said, err = call_command(dew_eval, str(study/'small.toml'), '--out', str(study/'whole'), '--ray', '--workers', '1', '--device', 'cpu')
     assert code == 0 and 'unigram' in said, err
     code, said, err = call_command(dew_eval, str(study/'small.toml'), '--workers', '2')

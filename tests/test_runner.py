@@ -9,17 +9,17 @@ import torch
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
-from dew_nb.commands import dew_eval
-from dew_nb.evaluation import bench as bench_room
-from dew_nb.evaluation.bench import Bench
-from dew_nb.evaluation.sampling import complete
-from dew_nb.evaluation.kinds import find_scheme
-from dew_nb.evaluation.results import table
-from dew_nb.evaluation.runner import plan, run_study
-from dew_nb.evaluation.store import admit, load_results
-from dew_nb.evaluation.studies import Study
-from dew_nb.evaluation.units import Unit
-from dew_nb.hosts import load_host
+from dew_nb.shell.commands import dew_eval
+from dew_nb.evaluation.studies import bench as bench_room
+from dew_nb.evaluation.studies.bench import Bench
+from dew_nb.evaluation.texts.sampling import complete
+from dew_nb.evaluation.studies.kinds import find_scheme
+from dew_nb.evaluation.studies.results import table
+from dew_nb.evaluation.studies.runner import plan, run_study
+from dew_nb.evaluation.studies.store import admit, load_results
+from dew_nb.evaluation.studies.plan import Study
+from dew_nb.evaluation.studies.units import Unit
+from dew_nb.models.hosts import load_host
 
 ROOT = Path(__file__).resolve().parent.parent
 ENV = dict(os.environ, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
@@ -68,7 +68,7 @@ def study_file(folder, host, rate="[0.3]", name="tiny", seeds="[0, 1, 2]", unit=
 
 def run_slowly(toml, out, only):
     "The command, in a process of its own that begins when told to and says what it does itself; a unit takes long enough to be killed in"
-    from dew_nb.evaluation import runner, units
+    from dew_nb.evaluation.studies import runner, units
     write, do = units.as_bytes, runner.do_unit
     def slowly(x): time.sleep(.03); return write(x)
     def do_and_say(u, *args): do(u, *args); print("\ndid", u.id, flush=True)
@@ -150,7 +150,7 @@ def test_kinds_of_work_in_different_runs(tiny, tmp_path, monkeypatch, capsys):
     "One run attacks what another one writes, and says so when there is no other one"
     toml, out = study_file(tmp_path, tiny, seeds="[0, 1]"), tmp_path/"out"
     with monkeypatch.context() as m:
-        m.setattr("dew_nb.evaluation.runner._PATIENCE", .5)
+        m.setattr("dew_nb.evaluation.studies.runner._PATIENCE", .5)
         assert dew_eval([str(toml), "--out", str(out), "--only", "kind=attacked"]) == 2
     said = capsys.readouterr().err
     assert "that no run computes" in said and "Traceback" not in said
@@ -196,7 +196,7 @@ def test_translation_through_the_runner(tiny, tmp_path):
 
 
 def test_chat_attacks_through_the_runner(tiny, tmp_path):
-    from dew_nb.evaluation.endpoint import LocalServer
+    from dew_nb.evaluation.attacks.endpoint import LocalServer
     reply = lambda body: "Rewritten: " + body["messages"][-1]["content"][-40:]
     with LocalServer(reply) as srv:
         more = "".join(f"""
@@ -221,7 +221,7 @@ def test_chat_attacks_through_the_runner(tiny, tmp_path):
 
 def test_a_model_of_this_process_rewrites_and_judges(tiny, tmp_path, monkeypatch):
     "Without base_url the host itself answers; its answers are kept, and what is wrong with them stands beside the changes"
-    from dew_nb.evaluation.localchat import LocalChat
+    from dew_nb.evaluation.attacks.localchat import LocalChat
     asked, answer = [], LocalChat.answer
     def counted(self, prompts, seeds):
         asked.extend(prompts)
@@ -247,7 +247,7 @@ def test_a_model_of_this_process_rewrites_and_judges(tiny, tmp_path, monkeypatch
 
 
 def test_a_judge_compares_texts_with_the_unmarked_ones(tiny, tmp_path):
-    from dew_nb.evaluation.endpoint import LocalServer
+    from dew_nb.evaluation.attacks.endpoint import LocalServer
     def reply(body):                                                 # likes the sample with more e's
         q = body["messages"][-1]["content"]
         if "=== End of Sample 2" not in q: return "what?"
@@ -286,7 +286,7 @@ def test_attacks_one_after_the_other(tiny, tmp_path):
 
 
 def test_a_text_that_the_server_refuses(tiny, tmp_path):
-    from dew_nb.evaluation.endpoint import ChatRefused, LocalServer
+    from dew_nb.evaluation.attacks.endpoint import ChatRefused, LocalServer
     n = []
     def reply(body):
         n.append(1)
@@ -508,7 +508,7 @@ class Own(Base):
     def green(self): return Part().of(self.seed)
     def processor(self, prompt_length): return helper
 if __name__ == '__main__':
-    from dew_nb.evaluation.studies import own_code
+    from dew_nb.evaluation.studies.plan import own_code
     print(own_code(Own), own_code(Part), own_code(helper))
 '''
 

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from dew_nb.evaluation.kinds import find_scheme
-from dew_nb.evaluation.lists import KGW, Unigram
-from dew_nb.evaluation.registry import SCHEMES, scheme_params
-from dew_nb.evaluation.schemes import DonorScheme, loop_over_keys, seed_key
-from dew_nb.evaluation.store import load_results
-from dew_nb.evaluation.studies import Study
-from dew_nb.evaluation.synthid import SynthID
-from dew_nb.assets import asset_path
-from dew_nb.encoders import load_encoder
-from dew_nb.hosts import Host, load_host
-from dew_nb.sources import reference_texts
+from dew_nb.evaluation.studies.kinds import find_scheme
+from dew_nb.evaluation.schemes.lists import KGW, Unigram
+from dew_nb.evaluation.schemes.registry import SCHEMES, scheme_params
+from dew_nb.evaluation.schemes.base import DonorScheme, loop_over_keys, seed_key
+from dew_nb.evaluation.studies.store import load_results
+from dew_nb.evaluation.studies.plan import Study
+from dew_nb.evaluation.schemes.synthid import SynthID
+from dew_nb.models.assets import asset_path
+from dew_nb.models.encoders import load_encoder
+from dew_nb.models.hosts import Host, load_host
+from dew_nb.mark.sources import reference_texts
 
 
 def digest(x): return hashlib.sha256(np.ascontiguousarray(x).tobytes()).hexdigest()[:16]
@@ -74,7 +74,7 @@ def test_kinds_of_donors_from_options(host):
     enc = load_encoder('minilm', device='cpu')
     for kind, read in (('donor', 'host'), ('agnostic', 'donor')):
         s = SCHEMES[kind](host, enc, 3, name='a row', donor=words, preset='paper', lam=2.5)
-        assert (s.name, s.read, s.config.lam, s.config.null) == ('a row', read, 2.5, 'iid')
+        assert (s.name, s.read, s.config.rule.lam, s.config.null) == ('a row', read, 2.5, 'iid')
         assert s.rekey(4).donor is words and s.rekey(4).read == read and s.rekey(4).config == s.config
         assert {'donor', 'preset', 'statistic', 'lam', 'mode'} <= set(scheme_params(type(s)))
     assert DonorScheme.reading == ('read',) and DonorScheme.needs_encoder
@@ -103,7 +103,7 @@ def test_every_kind_has_a_class_with_options():
 
 
 def test_keyed_numbers_are_the_same():
-    from dew_nb.evaluation.gumbel import context_seeds, token_uniform
+    from dew_nb.evaluation.schemes.exp import context_seeds, token_uniform
     w = torch.tensor([[11, 22, 33], [44, 55, 66]])
     assert context_seeds(w, 5).tolist() == [4360491428271025917, 7065981407927704476]
     assert np.allclose(token_uniform(context_seeds(w, 5), torch.tensor([7, 49_000])), [0.9691170029109344, 0.983646446489729], atol=1e-9)
@@ -116,8 +116,8 @@ def test_trained_schemes_have_their_options():
 
 
 def test_what_is_trained_is_packaged(host):
-    from dew_nb.evaluation.adaptive import load_mapping
-    from dew_nb.evaluation.tokenspecific import load_tables
+    from dew_nb.evaluation.schemes.atw import load_mapping
+    from dew_nb.evaluation.schemes.ts import load_tables
     share, strength = load_tables(host)
     assert len(share) == len(strength) == host.vocab_size
     assert .1 <= share.min() < .2 < share.max() <= .9 and .5 < strength.min() < strength.max() < 6
@@ -138,7 +138,7 @@ def test_without_weights_the_command_is_said(module, load, command):
 
 
 def test_contexts_of_a_batch_are_those_of_its_texts():
-    from dew_nb.evaluation.sir import context_ends, next_ends
+    from dew_nb.evaluation.schemes.sir import context_ends, next_ends
     rng = np.random.default_rng(0)
     starts = np.array([False, True, True])
     ids = rng.integers(0, 3, (40, 25))
@@ -150,7 +150,7 @@ def test_contexts_of_a_batch_are_those_of_its_texts():
 
 def test_law_of_coins_is_the_poisson_binomial():
     from itertools import product
-    from dew_nb.evaluation.tokenspecific import coins_sf
+    from dew_nb.evaluation.schemes.ts import coins_sf
     g = np.array([.2, .5, .35, .9])
     law = np.zeros(5)
     for c in product((0, 1), repeat=4): law[sum(c)] += np.prod(np.where(c, g, 1 - g))
@@ -159,7 +159,7 @@ def test_law_of_coins_is_the_poisson_binomial():
 
 
 def test_token_specific_reads_what_it_writes(host):
-    from dew_nb.evaluation.tokenspecific import TS
+    from dew_nb.evaluation.schemes.ts import TS
     s = TS(host, seed=2)
     text = ' The old harbour was full of boats that nobody had used for years.'
     ids = np.array(s.tok.encode(text, add_special_tokens=False).ids)
@@ -187,8 +187,8 @@ def stand_ins(folder, tok):
 def test_attacks_whose_weights_are_elsewhere_run_with_stand_ins(host, tmp_path):
     "The study file as it is, with folders in the place of names: all four settings of DIPPER, and BERT-large"
     from pathlib import Path
-    from dew_nb.evaluation.kinds import make_attack
-    from dew_nb.evaluation.studies import Study
+    from dew_nb.evaluation.studies.kinds import make_attack
+    from dew_nb.evaluation.studies.plan import Study
     tomllib = pytest.importorskip('tomllib')
     file = Path(__file__).parents[1]/'nbs/studies/schemes_weights.toml'
     Study.load(file)
@@ -248,7 +248,7 @@ def test_times_and_innocents_have_the_rows_of_both_studies(tmp_path):
 
 
 def test_semstamp_fills_its_batch(host):
-    from dew_nb.evaluation.semstamp import KSemStamp
+    from dew_nb.evaluation.schemes.semstamp import KSemStamp
     asked = []
     class Same(KSemStamp):
         def drafts(self, prompts, seeds, batch_size=32, **sampling):

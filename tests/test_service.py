@@ -11,15 +11,15 @@ import uvicorn
 
 from browser import CHROMIUM, Browser
 from dew_nb import DEW, DEWConfig, Detector, SecretKey
-from dew_nb.identification import identify
-from dew_nb.pages import TABLE_JS
-from dew_nb.serve import dew_serve
-from dew_nb.service import Limits, make_app
-from dew_nb.sources import reference_texts
+from dew_nb.read.identification import identify
+from dew_nb.serving.pages import TABLE_JS
+from dew_nb.shell.serve import dew_serve
+from dew_nb.serving.service import Limits, make_app
+from dew_nb.mark.sources import reference_texts
 from quick import Letters, toy_host
 
 ROOT = Path(__file__).resolve().parent.parent
-CONFIG = dict(rule='tournament', contexts='compiled', candidates='top_m', m=64, n=64, layers=12)
+CONFIG = dict(m=64, n=64, layers=12, k=3, context_decay=1., context_damping=None, context_width=None)
 TOKEN = 'a-token-of-some-length'
 AUTH = {'Authorization': f'Bearer {TOKEN}'}
 SECRET = 'Xyzzyfrotz'                                       # a word that must not be seen in any log
@@ -43,7 +43,7 @@ def process(*args, **env):
     "dew_serve in a process of its own: (process, address, log file)"
     args = ['--port', '0', *map(str, args)]
     log = Path(args[-1]).parent/f'log-{time.monotonic_ns()}.txt'
-    code = 'import sys; from dew_nb.serve import dew_serve; sys.exit(dew_serve())'
+    code = 'import sys; from dew_nb.shell.serve import dew_serve; sys.exit(dew_serve())'
     env = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1', 'OMP_WAIT_POLICY': 'PASSIVE', **env}
     with open(log, 'wb') as f: p = subprocess.Popen([sys.executable, '-c', code, *args], env=env, stdout=f, stderr=f)
     try:

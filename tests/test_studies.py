@@ -75,7 +75,7 @@ def test_translation_is_asked_for_first(make, tmp_path):
 
 def test_studies_say_where_translation_models_come_from():
     "The command of each study that translates is the one that the error gives when a model is missing"
-    from dew_nb.evaluation.translation import conversion
+    from dew_nb.evaluation.attacks.translation import conversion
     files = [f for f in STUDIES.glob('*.toml') if 'opus-mt' in f.read_text(encoding='utf-8')]
     command = conversion('$DEW_MODELS/opus-mt-en-fr-int8')
     assert len(files) == 14 and 'Helsinki-NLP/opus-mt-en-fr ' in command
@@ -126,8 +126,8 @@ def tiny(tmp_path_factory):
 def run_small(file, host, tmp_path, **changes):
     "A shipped study at toy size, and its results; `changes` to the schemes of a kind"
     tomllib = pytest.importorskip('tomllib')
-    from dew_nb.evaluation.runner import run_study
-    from dew_nb.evaluation.studies import Study
+    from dew_nb.evaluation.studies.runner import run_study
+    from dew_nb.evaluation.studies.plan import Study
     d = tomllib.loads((STUDIES/file).read_text(encoding='utf-8'))
     d |= dict(hosts=[str(host)], encoders=['minilm'], seeds=[0, 1], unit=2)
     d['corpus'] |= dict(source='topics', n=2)
@@ -149,9 +149,10 @@ def script(name, monkeypatch, *args, results=None):
 def test_donors_in_small(tiny, tmp_path, monkeypatch):
     "A model as its own donor, where all three ways to read must agree"
     np, pd = pytest.importorskip('numpy'), pytest.importorskip('pandas')
-    from dew_nb import donors, scheme
-    from dew_nb.evaluation import bench
-    from dew_nb.evaluation.content import read_texts
+    from dew_nb.transfer import donors
+    from dew_nb.mark import scheme
+    from dew_nb.evaluation.studies import bench
+    from dew_nb.evaluation.texts.content import read_texts
     few = scheme.reference_texts()[::16]                        # a small sample for spaces and anchors
     for m in (donors, scheme): monkeypatch.setattr(m, 'reference_texts', lambda: few)
     monkeypatch.setattr(bench, 'load_encoder', lambda *args: Letters())
@@ -197,7 +198,7 @@ class Found:
 
 def test_stronger_marks_as_the_page_reads_them(tmp_path, monkeypatch):
     pd = pytest.importorskip('pandas')
-    from dew_nb.evaluation.content import read_texts
+    from dew_nb.evaluation.texts.content import read_texts
     script('calibrated_preset', monkeypatch, '--results', 'results', '--out', tmp_path, results=Found())
     d, old = (pd.read_parquet(p/'detect_scores.parquet') for p in (tmp_path, STUDIES/'data'))
     assert set(d.columns) == set(old.columns) and set(d['attack']) == set(old['attack'])
@@ -217,8 +218,8 @@ def test_stronger_marks_as_the_page_reads_them(tmp_path, monkeypatch):
 @pytest.mark.long
 def test_the_speed_study_gives_xlmr_a_tokenizer_of_its_kind():
     "Unigram, of XLM-R's size, with its marks around a text; the memo of words does not apply to it"
-    from dew_nb.tokenization import backend
-    from dew_nb.wordids import WordIds
+    from dew_nb.models.tokenization import backend
+    from dew_nb.models.wordids import WordIds
     spec = importlib.util.spec_from_file_location('speed', Path(__file__).parent.parent/'nbs/studies/speed.py')
     speed = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(speed)
@@ -266,7 +267,7 @@ def study_module(name, monkeypatch):
 def test_the_learner_sums_the_kernel(order, monkeypatch):
     "Tokens of a window together, one by one, and by the formula"
     np, torch = pytest.importorskip('numpy'), pytest.importorskip('torch')
-    from dew_nb.tournament import SignKernel
+    from dew_nb.stats.sign_kernel import SignKernel
     m = study_module('stealing', monkeypatch)
     g = torch.Generator().manual_seed(0)
     unit = lambda *s: torch.nn.functional.normalize(torch.randn(*s, generator=g), dim=-1)
@@ -307,7 +308,7 @@ def test_counts_find_a_green_list(monkeypatch):
 def test_texts_are_sorted_by_key(monkeypatch):
     "Texts that two keys of a toy tournament drew: likeness is the kernel's mean, and the heaps are the keys'"
     np, torch = pytest.importorskip('numpy'), pytest.importorskip('torch')
-    from dew_nb.tournament import SignKernel, layer_contexts, tournament
+    from dew_nb.stats.sign_kernel import SignKernel, layer_contexts, tournament
     m = study_module('stealing', monkeypatch)
     g, n, d, V = torch.Generator().manual_seed(0), 60, 12, 80
     normal = lambda *s: torch.randn(*s, generator=g)
@@ -344,7 +345,7 @@ def test_forging_in_small(tiny, tmp_path, monkeypatch):
     "Two victims on a toy host, stopped and gone on with"
     pd = pytest.importorskip('pandas')
     from functools import cache, partial
-    from dew_nb.evaluation.content import read_texts
+    from dew_nb.evaluation.texts.content import read_texts
     m = study_module('forging', monkeypatch)
     m.load_host, m.load_encoder = cache(partial(m.load_host, str(tiny))), cache(m.load_encoder)
     m.build_corpus = partial(m.build_corpus, source='topics')
@@ -412,8 +413,8 @@ def test_stored_forgeries_have_their_stored_scores():
     "The table of forging from the stored p-values, and the victims' detectors on some of the forgeries"
     np, pd = pytest.importorskip('numpy'), pytest.importorskip('pandas')
     from dew_nb import load_encoder, load_host
-    from dew_nb.evaluation.content import read_texts
-    from dew_nb.evaluation.kinds import find_scheme
+    from dew_nb.evaluation.texts.content import read_texts
+    from dew_nb.evaluation.studies.kinds import find_scheme
     D, host, enc = STUDIES/'data', load_host(), load_encoder()
     info, rows = json.loads((D/'forging.json').read_text()), pd.read_parquet(D/'forging.parquet')
     kept, scores = pd.DataFrame(read_texts(D/'forging_texts.jsonl.gz')), pd.read_parquet(D/'forging_scores.parquet')
@@ -437,9 +438,10 @@ def test_stored_texts_of_the_larger_host_have_their_stored_scores(name):
     "Detectors that ask for no model but the encoder, on marked texts, unmarked ones and French ones; the tokenizer is that of the host"
     np = pytest.importorskip('numpy')
     from types import SimpleNamespace
-    from dew_nb import assets, load_encoder, load_host
-    from dew_nb.evaluation.kinds import find_scheme
-    from dew_nb.evaluation.store import load_results
+    from dew_nb import load_encoder, load_host
+    from dew_nb.models import assets
+    from dew_nb.evaluation.studies.kinds import find_scheme
+    from dew_nb.evaluation.studies.store import load_results
     r = load_results(STUDIES/'data'/'schemes_real')
     (big,) = r.study['hosts']
     if not (assets.cache_dir()/assets.ASSETS[big].folder/'manifest.json').is_file(): pytest.skip(f'{big} is not in the cache; load_host of it puts it there')

@@ -8,16 +8,18 @@ import torch
 from scipy import stats
 
 from dew_nb import DEW, DEWConfig, Detector, SecretKey
-from dew_nb.calibration import NullCalibration
-from dew_nb.detection import measure
-from dew_nb.identification import identify
-from dew_nb.insertion import DEWLogitsProcessor, draw_subkeys, prompt_names
-from dew_nb.sources import reference_texts
-from dew_nb.verdicts import detector_info, info_text
+from dew_nb.stats.calibration import NullCalibration
+from dew_nb.read.detection import measure
+from dew_nb.read.identification import identify
+from dew_nb.mark.generation import prompt_names
+from dew_nb.mark.marking import draw_subkeys
+from dew_nb.mark.processor import DEWLogitsProcessor
+from dew_nb.mark.sources import reference_texts
+from dew_nb.read.verdicts import detector_info, info_text
 from quick import Letters, toy_host
 
 KEY = SecretKey(b'an example key: never use this one')
-CONFIG = dict(rule='tournament', contexts='compiled', candidates='top_m', m=64, n=32, layers=12)
+CONFIG = dict(m=64, n=32, layers=12, k=3, context_decay=1., context_damping=None, context_width=None)
 PROMPTS = ['The old harbour', 'To bake a good loaf of bread', 'Bread', 'Yesterday the city council decided']
 
 
@@ -186,7 +188,7 @@ def test_identify(wm, marked):
 
 
 def test_long_text_in_pieces(wm, monkeypatch):
-    import dew_nb.detection as d, dew_nb.text as t
+    import dew_nb.read.detection as d, dew_nb.read.text as t
     words = [''.join(chr(97+c) for c in x) for x in np.random.default_rng(0).integers(0, 26, (700, 4))]
     text = ' '.join(words)
     whole = wm.detector().detect(text)
@@ -197,11 +199,9 @@ def test_long_text_in_pieces(wm, monkeypatch):
 
 
 def test_refusals(wm):
-    with pytest.raises(ValueError, match="preset\\('tournament', keys=64\\)"): DEWConfig(keys=64)
+    with pytest.raises(ValueError, match="know no field 'keys' .rule='tournament' has it"): DEWConfig.preset('calibrated', keys=64)
     for bad in (0, 1.5, 5000):
         with pytest.raises(ValueError, match='keys must be'): DEWConfig(**CONFIG, keys=bad)
-    with pytest.raises(ValueError, match='knows no sub-keys'):
-        DEW.build(wm.host, Letters(), KEY, DEWConfig(**(CONFIG | dict(rule='dew_nb.bias:BiasRule')), keys=4))
     with pytest.raises(ValueError, match='16 sub-keys'): wm.project(np.array([[5, 6, 7]]))
     cal = NullCalibration.fit(np.random.default_rng(0).normal(size=50)/5, [30]*50)
     with pytest.raises(NotImplementedError, match='tries 16'): wm.detector().calibrated(cal)

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from dew_nb import DEW, DEWConfig, SecretKey, load_encoder
-from dew_nb.context import ContextEncoder
-from dew_nb.graphs import FixedShapeEncoder
-from dew_nb.insertion import recorded_step, seen_before
-from dew_nb.rows import more_rows, stood_before, windows_at
-from dew_nb.sources import TokenSpace, reference_texts
-from dew_nb.tournament import tournament
-from dew_nb.vllm import Marker
-from dew_nb.windows import last_windows
+from dew_nb.mark.context import ContextEncoder
+from dew_nb.models.graphs import FixedShapeEncoder
+from dew_nb.mark.processor import recorded_step, seen_before
+from dew_nb.serving.vllm_rows import more_rows, stood_before, windows_at
+from dew_nb.mark.sources import TokenSpace, reference_texts
+from dew_nb.mark.tournament import tournament
+from dew_nb.serving.vllm import Marker
+from dew_nb.mark.windows import last_windows
 from quick import toy_host
 
 DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
@@ -43,7 +43,7 @@ def texts(): return [' '.join(t.split()[:14]) for t in reference_texts()[:12]]
 def scheme(texts):
     host, enc = toy_host(device=DEVICE), load_encoder(device=DEVICE)
     tokens = TokenSpace.of_host(host, None).narrow(np.concatenate([host.tokenizer(t)['input_ids'] for t in texts]))
-    return DEW.build(host, enc, SecretKey(b'an example key: never use this one'), DEWConfig(token_whitening=None),
+    return DEW.build(host, enc, SecretKey(b'an example key: never use this one'), DEWConfig.preset('calibrated', token_whitening=None),
                      reference=texts, tokens=tokens, progress=False)
 
 

@@ -151,7 +151,7 @@ def test_site(project, tmp_path):
     for o in ('id="dew_nb.boxes.double"', 'id="dew_nb.boxes.Box.empty"', 'what is doubled', 'note admonition', 'class="math',
               'tex-svg-full.js', 'href="#dew_nb.boxes.Box.empty"', '2*x*1'): assert o in boxes, o
     assert 'nbdev_export' not in boxes and 'secret' not in index
-    assert index.index('Tutorials') < index.index('The law')
+    assert index.index('Tutorials') < index.index('caption-text">DEW')
     assert 'href="tutorials/start.html#a-start"' in index and 'href="boxes.html"' in index
     assert 'href="../boxes.html"' in (dest/'tutorials'/'start.html').read_text()
     assert (dest/'_static'/'tex-svg-full.js').exists() and list((dest/'_images').glob('*.png'))

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from dew_nb import DEW, DEWConfig, Detector, SecretKey
-from dew_nb.insertion import DEWWatermarkingConfig
+from dew_nb.mark.processor import DEWWatermarkingConfig
 from quick import Letters, toy_host
 
 KEY = SecretKey(b'an example key: never use this one')
-CONFIG = dict(rule='tournament', contexts='compiled', candidates='top_m', m=64, n=64, layers=12)
+CONFIG = dict(m=64, n=64, layers=12, k=3, context_decay=1., context_damping=None, context_width=None)
 
 
 @pytest.fixture(scope='module')
@@ -93,7 +93,7 @@ def test_decoding_that_draws_nothing_is_refused(wm):
 
 def test_long_text_in_pieces(wm, monkeypatch):
     "Of a long text the sum over pairs is estimated, a little on the large side; about the same z, also piece by piece"
-    import dew_nb.detection as d, dew_nb.keynull as k, dew_nb.text as t
+    import dew_nb.read.detection as d, dew_nb.stats.keynull as k, dew_nb.read.text as t
     rng = np.random.default_rng(0)
     words = [''.join(chr(97+c) for c in rng.integers(0, 26, 4)) for _ in range(300)]
     text = ' '.join(rng.choice(words, 900))
@@ -118,12 +118,12 @@ def test_nothing_leaves_the_device_and_the_marks_are_the_same(wm, monkeypatch):
     ids, scores = torch.randint(300, 900, (6, 20), generator=g), torch.randn(6, wm.host.vocab_size, generator=g)
     ids[1, -2] = int(wm.contexts.special[0])
     ids[2, -6:-3] = ids[2, -3:]
-    slow, fast = wm.processor(4), wm.processor(4)
-    monkeypatch.setattr(wm.contexts, 'needs_encoder', True, raising=False)
+    slow, fast = wm.processor(4, drawn=True), wm.processor(4, drawn=True)
+    monkeypatch.setattr(type(wm.contexts), 'needs_encoder', True)
     want = slow(ids, scores).softmax(-1)
-    monkeypatch.setattr(wm.contexts, 'needs_encoder', False, raising=False)
+    monkeypatch.setattr(type(wm.contexts), 'needs_encoder', False)
     new = fast(ids, scores).softmax(-1)
     assert torch.allclose(new, want, atol=1e-7)
     changed = (new - scores.softmax(-1)).abs().amax(1) > 1e-6
     assert changed.tolist() == [True, False, False, True, True, True]
-    assert torch.equal(wm.processor(18)(ids, scores), scores)
+    assert torch.equal(wm.processor(18, drawn=True)(ids, scores), scores)

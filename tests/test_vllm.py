@@ -14,16 +14,16 @@ import pytest
 import torch
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-import dew_nb.vllm as served
+import dew_nb.serving.vllm as served
 from dew_nb import DEW, DEWConfig, Detector, SecretKey
-from dew_nb.insertion import DEWLogitsProcessor
-from dew_nb.options import take_over
-from dew_nb.rows import sorted_cut
-from dew_nb.vllm import ListBatch, Marker, SlotBatch, file_choices, load_scheme, processor_class
+from dew_nb.mark.processor import DEWLogitsProcessor
+from dew_nb.serving.options import take_over
+from dew_nb.serving.vllm_rows import sorted_cut
+from dew_nb.serving.vllm import ListBatch, Marker, SlotBatch, file_choices, load_scheme, processor_class
 from quick import Letters, toy_host
 
 KEYS = dict(default=SecretKey(b'an example key: never use this one'), bob=SecretKey(b'another example: never use this one'))
-CONFIG = DEWConfig(rule='tournament', contexts='compiled', candidates='top_m', m=64, n=32, layers=12, context_width=32)
+CONFIG = DEWConfig(m=64, n=32, layers=12, k=3, context_width=32, context_decay=1., context_damping=None)
 Move = Enum('Move', 'UNIDIRECTIONAL SWAP')
 
 
@@ -74,7 +74,7 @@ def test_sub_keys_stay_with_their_text(wm, tmp_path, monkeypatch):
 
 def test_cuts_reach_a_kernel_side_by_side(monkeypatch):
     "vLLM's kernel for top-k and top-p takes pointers: columns of a table would be read wrongly"
-    from dew_nb import rows
+    from dew_nb.serving import vllm_rows as rows
     seen = []
     def cut(logits, k, p):
         seen.append((k.is_contiguous(), p.is_contiguous(), k.tolist(), p.tolist()))
@@ -286,7 +286,7 @@ def test_loaded_by_name(files, monkeypatch):
     "getattr of the module gives a class of both interfaces, the same one each time, that starts with the file of the environment"
     first, second = fake_vllm(monkeypatch)
     cls = getattr(served, 'DEW')
-    assert issubclass(cls, first) and issubclass(cls, second) and cls is served.DEW and cls.__module__ == 'dew_nb.vllm'
+    assert issubclass(cls, first) and issubclass(cls, second) and cls is served.DEW and cls.__module__ == 'dew_nb.serving.vllm'
     monkeypatch.setenv('DEW_SCHEME', str(files['default']))
     proc = cls(SimpleNamespace(speculative_config=None, model_config=None), torch.device('cpu'), False)
     assert proc.is_argmax_invariant() and 'default' in repr(proc)

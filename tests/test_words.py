@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from dew_nb import DEW, DEWConfig, Detector, SecretKey
-from dew_nb import wordspace
-from dew_nb.tokenization import backend
-from dew_nb.whitening import unit_rows
-from dew_nb.words import words
-from dew_nb.wordspace import Follower, Lexicon, WordProjection
+from dew_nb.mark import wordspace
+from dew_nb.models.tokenization import backend
+from dew_nb.models.vectors import unit_rows
+from dew_nb.mark.words import words
+from dew_nb.mark.wordspace import Follower, Lexicon, WordProjection
 from quick import Letters, toy_host
 
 KEY = SecretKey(b'an example key: never use this one')

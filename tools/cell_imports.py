@@ -8,12 +8,9 @@ import ast, sys
 from pathlib import Path
 
 from IPython.core.inputtransformer2 import TransformerManager
-from nbpages import ROOT, Notebook, find_notebooks, settings, text
+from nbpages import FOLDERS, ROOT, Notebook, find_notebooks, settings, text
 
-FOLDERS = ('models', 'stats', 'mark', 'read', 'transfer', '', 'evaluation/texts', 'evaluation/attacks', 'evaluation/schemes',
-           'evaluation/studies', 'serving', 'shell')                # '' is where DEW itself stands
-
-def place(n:Notebook) -> tuple: return FOLDERS.index(n.group), int(n.number or 0)
+def place(n:Notebook) -> tuple: return list(FOLDERS).index(n.group), int(n.number or 0)
 
 def imported(code:str) -> set:
     "What a cell imports, with dots: `a.b` for `import a.b` and for `from a import b`"

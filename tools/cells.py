@@ -1,6 +1,6 @@
 """How the notebooks are cut: lines of cells, definitions, examples, prose. Nothing is executed.
 
-    python tools/cells.py [nbs/03_null.ipynb ...] [--check]      all notebooks with a module when none is named
+    python tools/cells.py [nbs/stats/00_null.ipynb ...] [--check]      all notebooks with a module when none is named
 
 With --check the answer is an error when a code cell is too long."""
 import argparse, ast, sys

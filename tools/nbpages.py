@@ -65,13 +65,18 @@ class Notebook:
             if c['cell_type'] == 'markdown' and (m := re.search(r'^# +(.+?)\s*$', text(c['source']), re.M)): return m[1]
         return self.path.stem
 
+# Of notebooks with a module, in the order in which they may use each other; '' is where DEW itself stands
+FOLDERS = {'models': 'Models', 'stats': 'Statistics', 'mark': 'The mark', 'read': 'Reading', '': 'DEW', 'transfer': 'Transfer',
+           'evaluation/texts': 'Evaluation: texts', 'evaluation/attacks': 'Evaluation: attacks', 'evaluation/schemes': 'Evaluation: schemes',
+           'evaluation/studies': 'Evaluation: studies', 'serving': 'Serving', 'shell': 'Commands'}
 FIRST = ['quick_start', 'which_preset', 'bring_your_own_model', 'null_over_keys', 'calibrated_preset']   # of those without a number
 
 def find_notebooks(nbs:Path) -> list[Notebook]:
-    "All notebooks, the index first, then by folder and number; names that begin with `_` or `.` are left out"
+    "All notebooks, the index first, then by folder in their order and by number; names that begin with `_` or `.` are left out"
     hidden = lambda p: any(o.startswith(('_', '.')) for o in p.relative_to(nbs).parts)
     found = [Notebook(p, nbs) for p in nbs.rglob('*.ipynb') if not hidden(p)]
-    def order(n): return n.rel != 'index.ipynb', n.group, not n.number, FIRST.index(n.path.stem) if n.path.stem in FIRST else len(FIRST), n.path.name
+    rank = lambda g: list(FOLDERS).index(g) if g in FOLDERS else len(FOLDERS)
+    def order(n): return n.rel != 'index.ipynb', rank(n.group), n.group, not n.number, FIRST.index(n.path.stem) if n.path.stem in FIRST else len(FIRST), n.path.name
     return sorted(found, key=order)
 
 # ---------------------------------------------------------------- markdown

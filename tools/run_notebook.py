@@ -1,6 +1,6 @@
 """Run notebooks from top to bottom, keep their outputs, clean them.
 
-    python tools/run_notebook.py nbs/03_null.ipynb [...] [--slow]
+    python tools/run_notebook.py nbs/stats/00_null.ipynb [...] [--slow]
 
 Cells marked `#| slow` or `#| eval: false` keep the outputs they have; --slow runs the slow ones too. Those marked
 `#| long` always run. A notebook in which a cell fails is left as it was."""

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import openai, torch
 from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_encoder, load_host
-from dew_nb.assets import asset_path
-from dew_nb.rows import find_cut, sorted_cut
-from dew_nb.sources import reference_texts
+from dew_nb.models.assets import asset_path
+from dew_nb.serving.vllm_rows import find_cut, sorted_cut
+from dew_nb.mark.sources import reference_texts
 
 MODEL = 'smollm2'
 SAMPLING = dict(temperature=.9, top_p=.95)
@@ -37,7 +37,7 @@ def command(port:int, *more) -> list:
     "How it is started"
     return [str(Path(sys.executable).with_name('vllm')), 'serve', str(asset_path('smollm2-135m')), '--served-model-name', MODEL, '--host', '127.0.0.1',
             '--port', str(port), '--enforce-eager', '--dtype', 'float32', '--max-model-len', '512', '--max-num-batched-tokens', '128',
-            '--max-num-seqs', '64', '--enable-chunked-prefill', '--block-size', '32', '--num-gpu-blocks-override', str(ROOM), '--chat-template', CHAT, '--logits-processors', 'dew_nb.vllm:DEW', *more]
+            '--max-num-seqs', '64', '--enable-chunked-prefill', '--block-size', '32', '--num-gpu-blocks-override', str(ROOM), '--chat-template', CHAT, '--logits-processors', 'dew_nb.serving.vllm:DEW', *more]
 
 def free_port() -> int:
     with socket.socket() as s:
@@ -154,7 +154,7 @@ def check_refusals(check, client):
 def check_switches(check, files):
     "What a server without switches answers, with vLLM's own requests and class; the server that is asked below has them on"
     from vllm import SamplingParams
-    from dew_nb.vllm import DEW as Served
+    from dew_nb.serving.vllm import DEW as Served
     os.environ['DEW_SCHEME'] = str(files['default'])
     for switch,args in dict(DEW_ALLOW_OPT_OUT=dict(dew=False), DEW_ALLOW_TEXT_NAME=dict(dew_text='one name')).items():
         os.environ.pop(switch, None)

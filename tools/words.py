@@ -16,10 +16,10 @@ import torch
 from safetensors.torch import save_file
 
 from dew_nb import load_encoder
-from dew_nb.sources import reference_texts
-from dew_nb.whitening import unit_rows
-from dew_nb.words import fold, words
-from dew_nb.wordspace import WordProjection
+from dew_nb.mark.sources import reference_texts
+from dew_nb.models.vectors import unit_rows
+from dew_nb.mark.words import fold, words
+from dew_nb.mark.wordspace import WordProjection
 
 WORDS, MOST = 6000, 8                                       # English words, and translations of one
 FIT = dict(alike=.5, shrinkage=.03)

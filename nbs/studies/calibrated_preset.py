@@ -14,9 +14,9 @@ from pathlib import Path
 import pandas as pd
 
 from dew_nb import DEWConfig
-from dew_nb.evaluation.content import machine, write_texts
-from dew_nb.evaluation.likelihood import bootstrap_interval
-from dew_nb.evaluation.store import load_results
+from dew_nb.evaluation.texts.content import machine, write_texts
+from dew_nb.evaluation.texts.likelihood import bootstrap_interval
+from dew_nb.evaluation.studies.store import load_results
 
 ATTACKS = {'none': 'none', 'deletion-0.3': 'deletion30', 'deletion-0.5': 'deletion50'}
 

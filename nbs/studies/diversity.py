@@ -13,11 +13,11 @@ import numpy as np
 import pandas as pd
 
 from dew_nb import load_encoder, load_host
-from dew_nb.evaluation.content import content_seed, machine
-from dew_nb.evaluation.corpora import build_corpus
-from dew_nb.evaluation.registry import SCHEMES
-from dew_nb.evaluation.sampling import SeededSampler, continue_ids
-from dew_nb.evaluation.schemes import Chain, NgramBlock
+from dew_nb.evaluation.texts.content import content_seed, machine
+from dew_nb.evaluation.texts.corpora import build_corpus
+from dew_nb.evaluation.schemes.registry import SCHEMES
+from dew_nb.evaluation.texts.sampling import SeededSampler, continue_ids
+from dew_nb.evaluation.schemes.base import Chain, NgramBlock
 
 ROWS = {'none': ('none', {}), 'DEW tournament': ('dew', dict(preset='tournament')),
         'DEW tournament keys=64': ('dew', dict(preset='tournament', keys=64)),

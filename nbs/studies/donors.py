@@ -16,10 +16,10 @@ from pathlib import Path
 import pandas as pd
 
 from dew_nb import DEWConfig, load_host
-from dew_nb.borrowed import donor_tokens
-from dew_nb.donors import coverage
-from dew_nb.evaluation.content import machine, write_texts
-from dew_nb.evaluation.store import load_results
+from dew_nb.transfer.borrowed import donor_tokens
+from dew_nb.transfer.donors import coverage
+from dew_nb.evaluation.texts.content import machine, write_texts
+from dew_nb.evaluation.studies.store import load_results
 
 def views(results):
     "Label of each mark: whose table, and who reads"

@@ -18,14 +18,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from dew_nb import compiled
-from dew_nb.evaluation.bench import Bench
-from dew_nb.evaluation.content import machine, read_texts, write_texts
-from dew_nb.evaluation.kinds import make_attack
-from dew_nb.evaluation.registry import SCHEMES
-from dew_nb.evaluation.store import load_results
-from dew_nb.hosts import load_host
-from dew_nb.sources import reference_texts
+from dew_nb.mark import compiled
+from dew_nb.evaluation.studies.bench import Bench
+from dew_nb.evaluation.texts.content import machine, read_texts, write_texts
+from dew_nb.evaluation.studies.kinds import make_attack
+from dew_nb.evaluation.schemes.registry import SCHEMES
+from dew_nb.evaluation.studies.store import load_results
+from dew_nb.models.hosts import load_host
+from dew_nb.mark.sources import reference_texts
 
 HERE = Path(__file__).parent
 HOST, DONOR = 'smollm2-135m', 'gemma3-270m'

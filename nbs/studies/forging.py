@@ -32,16 +32,16 @@ from scipy.stats import binomtest
 from sklearn.metrics import adjusted_rand_score
 
 from dew_nb import load_encoder, load_host
-from dew_nb.evaluation.attacks import delete_words
-from dew_nb.evaluation.bench import is_full
-from dew_nb.evaluation.content import content_seed, machine, write_texts
-from dew_nb.evaluation.corpora import build_corpus
-from dew_nb.evaluation.kinds import find_scheme
-from dew_nb.evaluation.likelihood import perplexity
-from dew_nb.evaluation.sampling import SeededSampler, continue_ids, pad_ids
-from dew_nb.rates import auroc
-from dew_nb.tables import unit_vectors
-from dew_nb.windows import last_windows, special_mask
+from dew_nb.evaluation.attacks.base import delete_words
+from dew_nb.evaluation.studies.bench import is_full
+from dew_nb.evaluation.texts.content import content_seed, machine, write_texts
+from dew_nb.evaluation.texts.corpora import build_corpus
+from dew_nb.evaluation.studies.kinds import find_scheme
+from dew_nb.evaluation.texts.likelihood import perplexity
+from dew_nb.evaluation.texts.sampling import SeededSampler, continue_ids, pad_ids
+from dew_nb.stats.rates import auroc
+from dew_nb.mark.tables import unit_vectors
+from dew_nb.mark.windows import last_windows, special_mask
 
 from stealing import ByForm, ByKernel, ByRatio, BySame, Pairs, beside_unmarked, likeness, sorted_texts, tightest
 
@@ -200,15 +200,15 @@ class Victim:
         if first is None: self.scheme = find_scheme(self.kind)(bench.host, enc, key, **params)
         else: self.scheme = first.scheme.rekey(key)
         self.k, self.mask = max(3, WIDTHS.get(self.kind, 3)), special_mask(bench.special).to(self.device)
-        self.geometric = self.kind == 'dew' and self.scheme.config.contexts != 'words'
+        self.geometric = self.kind == 'dew' and self.scheme.config.contexts.name != 'words'
         self.keys, self.knows = 1, self.kind in WIDTHS        # whether there is a learner of its rule
         if not self.geometric: return
         self.knows = True
         wm = self.scheme.watermark
         self.encode, tokens = wm.contexts, wm.blueprint.tokens
         if not getattr(self.encode, 'needs_encoder', True): self.encode = self.encode.to(self.device)
-        self.k, self.order = self.encode.k, self.scheme.config.order
-        self.keys = self.scheme.config.keys
+        self.k, self.order = self.encode.k, self.scheme.config.rule.order
+        self.keys = self.scheme.rule.keys
         self.tokens = first.tokens if first else unit_vectors(tokens.embeddings, tokens.whitening).float().to(self.device)
     def processor(self, width, prompts):
         if self.kind == 'dew': return self.scheme.watermark.processor(width, [f'{self.key}/{p}' for p in prompts], drawn=True)
@@ -232,7 +232,7 @@ class Victim:
         "What an attacker makes of pairs"
         if attacker == 'counts': return ByRatio(own, other)
         if self.kind != 'dew': return BySame(own, other, WIDTHS[self.kind], self.code if self.kind == 'kgw' else None)
-        if self.scheme.config.rule == 'bias': return ByForm(own, other, self.tokens, self.contexts)
+        if self.scheme.config.rule.name == 'bias': return ByForm(own, other, self.tokens, self.contexts)
         return ByKernel(own, other, self.tokens, self.contexts, self.order, 2e8 if self.device.type == 'cuda' else 2e6)
 
 def learners(a, victim, first, n):

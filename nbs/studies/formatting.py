@@ -18,12 +18,12 @@ import numpy as np
 import pandas as pd
 
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
-from dew_nb.detection import scores_over_keys
-from dew_nb.evaluation.characters import EDITS, CharacterEdit
-from dew_nb.evaluation.content import machine, study_key
-from dew_nb.evaluation.schemes import seed_key
-from dew_nb.evaluation.store import load_results
-from dew_nb.plain import normalise, quotes
+from dew_nb.read.detection import scores_over_keys
+from dew_nb.evaluation.attacks.characters import EDITS, CharacterEdit
+from dew_nb.evaluation.texts.content import machine, study_key
+from dew_nb.evaluation.schemes.base import seed_key
+from dew_nb.evaluation.studies.store import load_results
+from dew_nb.read.normalization import normalise, quotes
 
 SOURCE = 'DEW calibrated lam=2.5'
 SPARSE = dict(emphasis=.25, html_emphasis=.25, full_width=.25)  # one word in four; others hit all

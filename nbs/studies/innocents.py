@@ -16,11 +16,11 @@ import pandas as pd
 import torch
 
 from dew_nb import load_encoder, load_host
-from dew_nb.evaluation.content import machine
-from dew_nb.evaluation.corpora import build_corpus
-from dew_nb.evaluation.kinds import find_scheme
-from dew_nb.evaluation.schemes import loop_over_keys, scores_under
-from dew_nb.evaluation.store import load_results
+from dew_nb.evaluation.texts.content import machine
+from dew_nb.evaluation.texts.corpora import build_corpus
+from dew_nb.evaluation.studies.kinds import find_scheme
+from dew_nb.evaluation.schemes.base import loop_over_keys, scores_under
+from dew_nb.evaluation.studies.store import load_results
 from times import all_rows
 
 KEYS = {'KGW': 3, 'MorphMark': 10, 'Unbiased gamma statistic=ratio': 5, 'Unbiased delta': 5, 'DEW tournament': 20, 'SynthID': 20}

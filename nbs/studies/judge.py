@@ -11,11 +11,11 @@ import argparse, json
 from pathlib import Path
 
 from dew_nb import load_host
-from dew_nb.evaluation.content import machine
-from dew_nb.evaluation.corpora import build_corpus
-from dew_nb.evaluation.localchat import LocalChat
-from dew_nb.evaluation.quality import can_judge, judge_trials
-from dew_nb.evaluation.sampling import complete
+from dew_nb.evaluation.texts.content import machine
+from dew_nb.evaluation.texts.corpora import build_corpus
+from dew_nb.evaluation.attacks.localchat import LocalChat
+from dew_nb.evaluation.studies.quality import can_judge, judge_trials
+from dew_nb.evaluation.texts.sampling import complete
 
 
 def counts(r):

@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
-from dew_nb.detection import scores_over_keys
-from dew_nb.evaluation.content import machine
-from dew_nb.evaluation.corpora import movie_reviews
-from dew_nb.evaluation.schemes import seed_key
+from dew_nb.read.detection import scores_over_keys
+from dew_nb.evaluation.texts.content import machine
+from dew_nb.evaluation.texts.corpora import movie_reviews
+from dew_nb.evaluation.schemes.base import seed_key
 
 LENGTHS = 25, 50, 100, 200, 400, 800, 1600, 3200, 6400, 12800
 

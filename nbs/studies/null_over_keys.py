@@ -20,10 +20,10 @@ import numpy as np
 import pandas as pd
 
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
-from dew_nb.detection import scores_over_keys
-from dew_nb.evaluation.content import machine, read_texts, study_key, write_texts
-from dew_nb.evaluation.corpora import build_corpus
-from dew_nb.evaluation.sampling import complete
+from dew_nb.read.detection import scores_over_keys
+from dew_nb.evaluation.texts.content import machine, read_texts, study_key, write_texts
+from dew_nb.evaluation.texts.corpora import build_corpus
+from dew_nb.evaluation.texts.sampling import complete
 
 FULL = 'paper', 'calibrated'                           # whose scores are all stored
 Z = {.1: 1.2815515655, .05: 1.6448536270, .01: 2.3263478740, .001: 3.0902323062}
@@ -124,7 +124,7 @@ def main():
         if a.only and name not in a.only: continue
         wm = DEW.build(host, enc, keys[0], config)
         if 'no anchor' in name: wm = without_anchor(wm)
-        if config.contexts == 'encoder': wm = replace(wm, contexts=Remembered(wm.contexts))
+        if config.contexts.name == 'encoder': wm = replace(wm, contexts=Remembered(wm.contexts))
         both = scores_over_keys(wm, keys, [*human, *unmarked], progress=False,
                                 reading='raw')
         for corpus,part in parts.items():

@@ -11,7 +11,7 @@ all go, since they were other choices.
 import argparse, copy
 from pathlib import Path
 
-from dew_nb.evaluation.store import load_results
+from dew_nb.evaluation.studies.store import load_results
 
 # Texts: the first two of each unit, so that they can be scored again, and more where a page counts words or tokens in them
 READ = ('none', 'Unigram', 'DEW paper lam=2.0', 'DEW paper lam=2.5', 'DEW calibrated lam=2.0', 'DEW calibrated lam=2.5',

@@ -10,9 +10,9 @@ import argparse, json, os, resource, shlex, statistics, sys, tempfile, time
 from pathlib import Path
 
 from dew_nb import DEW, DEWConfig, Detector, load_encoder, load_host
-from dew_nb.evaluation.content import machine, study_key
-from dew_nb.ray import Job, Run, judge_shard, load_detectors
-from dew_nb.sources import reference_texts
+from dew_nb.evaluation.texts.content import machine, study_key
+from dew_nb.serving.ray import Job, Run, judge_shard, load_detectors
+from dew_nb.mark.sources import reference_texts
 
 def pieces(n, words=150):
     "n texts of so many words, none twice"

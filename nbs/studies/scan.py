@@ -21,13 +21,13 @@ import pandas as pd
 from scipy import stats
 
 from dew_nb import DEW, DEWConfig, SecretKey, load_encoder, load_host
-from dew_nb.evaluation.content import machine, read_lines, study_key
-from dew_nb.evaluation.corpora import build_corpus, load_texts, split_of
-from dew_nb.evaluation.sampling import complete
-from dew_nb.evaluation.schemes import seed_key
-from dew_nb.evaluation.store import load_results
-from dew_nb.rates import rate
-from dew_nb.scan import ScanOptions, scan_document
+from dew_nb.evaluation.texts.content import machine, read_lines, study_key
+from dew_nb.evaluation.texts.corpora import build_corpus, load_texts, split_of
+from dew_nb.evaluation.texts.sampling import complete
+from dew_nb.evaluation.schemes.base import seed_key
+from dew_nb.evaluation.studies.store import load_results
+from dew_nb.stats.rates import rate
+from dew_nb.read.scan import ScanOptions, scan_document
 
 def cut(tok, text, n):
     "The first n tokens of a text, as text; None if it is shorter"

@@ -5,7 +5,7 @@
 
 Passages are stored texts of the default preset under the three keys of their study, in five ways: 195, 100 and
 60 tokens at temperature 1, 100 tokens at temperature 0.7, texts with 30% of the words deleted, and 195 tokens with
-forty of a person's words in the middle. The settings of `dew_nb.changes` were chosen with the first texts of each key and
+forty of a person's words in the middle. The settings of `dew_nb.stats.changes` were chosen with the first texts of each key and
 other reviews; here are the last ones (of the texts with deletions there are only ten a key). Writes scan_ends.parquet (a row a passage found) and scan_ends.json.
 """
 import argparse, json, sys, time
@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
-from dew_nb.evaluation.content import machine
-from dew_nb.evaluation.schemes import seed_key
-from dew_nb.evaluation.store import load_results
+from dew_nb.evaluation.texts.content import machine
+from dew_nb.evaluation.schemes.base import seed_key
+from dew_nb.evaluation.studies.store import load_results
 from scan import cut, shuffled_reviews
 
 DATA = Path(__file__).parent/'data'

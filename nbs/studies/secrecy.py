@@ -23,15 +23,15 @@ import pandas as pd
 import torch
 
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
-from dew_nb.bias import BiasRule
-from dew_nb.evaluation.content import machine, read_texts, study_key, write_texts
-from dew_nb.evaluation.corpora import build_corpus
-from dew_nb.evaluation.sampling import complete
-from dew_nb.evaluation.likelihood import perplexity
-from dew_nb.evaluation.store import load_results
-from dew_nb.rates import auroc
-from dew_nb.tables import TokenTable, unit_vectors
-from dew_nb.windows import text_windows
+from dew_nb.mark.bias import BiasRule
+from dew_nb.evaluation.texts.content import machine, read_texts, study_key, write_texts
+from dew_nb.evaluation.texts.corpora import build_corpus
+from dew_nb.evaluation.texts.sampling import complete
+from dew_nb.evaluation.texts.likelihood import perplexity
+from dew_nb.evaluation.studies.store import load_results
+from dew_nb.stats.rates import auroc
+from dew_nb.mark.tables import TokenTable, unit_vectors
+from dew_nb.mark.windows import text_windows
 
 ROWS = ('DEW paper lam=2.5', 'DEW calibrated lam=2.5', 'DEW calibrated lam=2.5 mode=context_only',
         'Unigram', 'KGW', 'SynthID', 'none')

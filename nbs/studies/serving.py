@@ -32,13 +32,13 @@ def work() -> float:
 def embedded_scheme(path:str) -> str:
     "A detector file for the embedded host"
     from dew_nb import DEW, load_encoder, load_host
-    from dew_nb.evaluation.content import study_key
+    from dew_nb.evaluation.texts.content import study_key
     return str(DEW.build(load_host(device='cpu'), load_encoder(device='cpu'), study_key(0), progress=False).detector().save(path))
 
 def shaped(folder:str, shape:str, scheme:str) -> tuple:
     "A folder with a model of a shape and no weights, and a detector file as wide as its vocabulary"
-    from dew_nb.artefacts import load_artefact, save_artefact
-    from dew_nb.assets import asset_path
+    from dew_nb.models.artefacts import load_artefact, save_artefact
+    from dew_nb.models.assets import asset_path
     own, new = Path(asset_path('smollm2-135m')), Path(folder)/shape
     new.mkdir()
     for f in own.glob('*.json'): (new/f.name).write_bytes(f.read_bytes())
@@ -52,7 +52,7 @@ def shaped(folder:str, shape:str, scheme:str) -> tuple:
 def engine(model:str, marked:bool, gpu:bool, a):
     "vLLM's engine, with the processor or without"
     from vllm import LLM
-    more = dict(logits_processors=['dew_nb.vllm:DEW']) if marked else {}
+    more = dict(logits_processors=['dew_nb.serving.vllm:DEW']) if marked else {}
     if a.shape: more |= dict(load_format='dummy')
     if not gpu: more |= dict(dtype='float32', enforce_eager=True)
     else:
@@ -152,8 +152,8 @@ def main():
     if a.make: return embedded_scheme(a.make)
     for name,value in dict(VLLM_CPU_KVCACHE_SPACE='1', VLLM_NO_USAGE_STATS='1', HF_HUB_OFFLINE='1',
                            VLLM_WORKER_MULTIPROC_METHOD='spawn', DEW_ALLOW_OPT_OUT='1').items(): os.environ.setdefault(name, value)
-    from dew_nb.assets import asset_path
-    from dew_nb.evaluation.content import machine
+    from dew_nb.models.assets import asset_path
+    from dew_nb.evaluation.texts.content import machine
     from vllm import __version__
     model, clock = a.model or str(asset_path('smollm2-135m')), time.perf_counter if gpu else work
     said = [f'nbs/studies/data/{a.out.name}' if x == str(a.out) else Path(x).name if x == a.scheme else x for x in sys.argv[1:]]

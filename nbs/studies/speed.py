@@ -27,15 +27,15 @@ import torch
 from scipy.stats import binom
 
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
-from dew_nb.assets import asset_path
-from dew_nb.encoders import wrap_encoder
-from dew_nb.evaluation.content import machine, study_key
-from dew_nb.evaluation.corpora import build_corpus
-from dew_nb.hosts import wrap_host
-from dew_nb.compiled import CompiledContexts
-from dew_nb.tables import TokenTable
-from dew_nb.tournament import TournamentRule, layer_normals
-from dew_nb.whitening import unit_rows
+from dew_nb.models.assets import asset_path
+from dew_nb.models.encoders import wrap_encoder
+from dew_nb.evaluation.texts.content import machine, study_key
+from dew_nb.evaluation.texts.corpora import build_corpus
+from dew_nb.models.hosts import wrap_host
+from dew_nb.mark.compiled import CompiledContexts
+from dew_nb.mark.tables import TokenTable
+from dew_nb.mark.tournament import TournamentRule, layer_normals
+from dew_nb.models.vectors import unit_rows
 
 class Folded:
     "Contexts whose ids are brought into a tokenizer's range: random weights give random ids"
@@ -99,12 +99,12 @@ def shaped_encoder(device):
 def shaped_tournament(host):
     "The tournament's preset with random tables of the host's size"
     V, dev, config = host.model.config.vocab_size, host.model.device, DEWConfig.preset('tournament')
-    n, d = config.n or 64, config.context_width
+    n, d = config.rule.n or 64, config.contexts.width
     g = torch.Generator().manual_seed(0)
     rows, S = (unit_rows(torch.randn(V, w, generator=g)).to(dev) for w in (n, d))
-    M, a = (x.to(dev) for x in layer_normals(study_key(0), config.layers, config.order, d, n))
+    M, a = (x.to(dev) for x in layer_normals(study_key(0), config.rule.layers, config.rule.order, d, n))
     rule = TournamentRule(config, TokenTable(rows, torch.empty(d, 0), n, False, {}), M, a)
-    return DEW(config, rule, CompiledContexts(S.half(), host.tokenizer, config.k, config.context_decay))
+    return DEW(config, rule, CompiledContexts(S.half(), host.tokenizer, config.k, config.contexts.decay))
 
 def tournament_variants(host, enc):
     "Name: function that makes the arguments of one call of `generate`"
@@ -267,7 +267,7 @@ def main():
     a = arguments()
     dev = a.device or ('cuda' if torch.cuda.is_available() else 'cpu')
     def small(): return load_host(device=dev), load_encoder(device=dev)
-    config = DEWConfig.preset('tournament') if a.rule == 'tournament' else DEWConfig()
+    config = DEWConfig.preset('tournament') if a.rule == 'tournament' else DEWConfig.preset('calibrated')
     said = [f'nbs/studies/data/{a.out.name}' if x == str(a.out) else x for x in sys.argv[1:]]
     command = 'python nbs/studies/speed.py ' + shlex.join(said)
     def keep(res):

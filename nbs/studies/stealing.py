@@ -10,8 +10,8 @@ import math
 import numpy as np
 import torch
 
-from dew_nb.tournament import SignKernel, sign_correlation
-from dew_nb.windows import text_windows
+from dew_nb.stats.sign_kernel import SignKernel, sign_correlation
+from dew_nb.mark.windows import text_windows
 
 TERMS, PIECE, RIDGE = 5, 16, 10.
 

@@ -20,12 +20,12 @@ import pandas as pd
 import torch
 
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
-from dew_nb.detection import scores_over_keys
-from dew_nb.evaluation.content import machine, read_texts, study_key
-from dew_nb.evaluation.corpora import movie_reviews
-from dew_nb.keynull import key_null, pair_sum
-from dew_nb.null import NormalNull
-from dew_nb.whitening import unit_rows
+from dew_nb.read.detection import scores_over_keys
+from dew_nb.evaluation.texts.content import machine, read_texts, study_key
+from dew_nb.evaluation.texts.corpora import movie_reviews
+from dew_nb.stats.keynull import key_null, pair_sum
+from dew_nb.stats.null import NormalNull
+from dew_nb.models.vectors import unit_rows
 
 LEVELS = 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7
 DATA = Path(__file__).parent/'data'
@@ -80,15 +80,15 @@ def tournament_keys(wm, ids, c, keys, tally, step, g):
     F, m = root((r @ r.T)*(c @ c.T)), len(weights)
     for i in range(0, keys, step):
         n = min(step, keys - i)
-        S = signs(F, c, live, wm.config.order, n*m, g).sum(1)/len(ids)
+        S = signs(F, c, live, wm.config.rule.order, n*m, g).sum(1)/len(ids)
         tally.add(S.view(n, m) @ weights, S)
 
 def bias_keys(wm, ids, c, keys, tally, step, g):
     "Scores of a text under random projections of contexts; the tokens' is real"
-    n, gamma, lam = wm.table.n, wm.config.gamma, wm.config.lam
+    n, gamma, lam = wm.table.n, wm.config.rule.gamma, wm.config.rule.lam
     few = wm.blueprint.tokens.narrow(np.unique(ids), c.device)
-    place = torch.searchsorted(few.few[0].to(c.device), torch.as_tensor(ids, device=c.device))
-    e = few.few[1].to(c.device).float()[place]
+    place = torch.searchsorted(few.some[0].to(c.device), torch.as_tensor(ids, device=c.device))
+    e = few.some[1].to(c.device).float()[place]
     a, F = unit_rows(e @ torch.randn(e.shape[1], n, device=c.device, generator=g)), root(c @ c.T)
     for i in range(0, keys, step):
         k = min(step, keys - i)
@@ -109,7 +109,7 @@ def one_text(wm, text, keys, tables, budget, g):
         plain = NormalNull(null.mean*0, null.sd, null.l_eff)
         at = [np.array([float(x.threshold(a)[0]) for a in LEVELS]) for x in (null, plain)]
         tally = Tally(c.device, *at)
-        bias = wm.config.rule == 'bias'
+        bias = wm.config.rule.name == 'bias'
         size = len(ids)*(few.table.n if bias else len(few.rule.weights))
         torch.set_float32_matmul_precision('high')                        # for drawing alone: thresholds want all digits
         (bias_keys if bias else tournament_keys)(few, ids, c, keys//tables, tally, max(1, budget//size), g)

@@ -27,10 +27,10 @@ import numpy as np
 import pandas as pd
 
 from dew_nb import load_encoder, load_host
-from dew_nb.evaluation.content import machine, read_texts, write_texts
-from dew_nb.evaluation.likelihood import perplexity
-from dew_nb.evaluation.store import load_results
-from dew_nb.rates import auroc
+from dew_nb.evaluation.texts.content import machine, read_texts, write_texts
+from dew_nb.evaluation.texts.likelihood import perplexity
+from dew_nb.evaluation.studies.store import load_results
+from dew_nb.stats.rates import auroc
 
 HERE = Path(__file__).parent
 STUDIES = ('evaluation', 'schemes', 'schemes_few', 'token_repeat', 'cool', 'token_repeat_cool')

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import torch
 
-from dew_nb.evaluation.bench import Bench
-from dew_nb.evaluation.content import machine
-from dew_nb.evaluation.corpora import build_corpus
-from dew_nb.evaluation.kinds import find_scheme
-from dew_nb.evaluation.schemes import NoMark, measured
-from dew_nb.evaluation.studies import Study
+from dew_nb.evaluation.studies.bench import Bench
+from dew_nb.evaluation.texts.content import machine
+from dew_nb.evaluation.texts.corpora import build_corpus
+from dew_nb.evaluation.studies.kinds import find_scheme
+from dew_nb.evaluation.schemes.base import NoMark, measured
+from dew_nb.evaluation.studies.plan import Study
 
 STUDIES = [Path(__file__).with_name(n) for n in ('schemes.toml', 'schemes_few.toml')]
 SLOW = 'k-SemStamp',

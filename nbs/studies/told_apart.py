@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from dew_nb import load_encoder
-from dew_nb.evaluation.content import machine
-from dew_nb.evaluation.store import load_results
+from dew_nb.evaluation.texts.content import machine
+from dew_nb.evaluation.studies.store import load_results
 from text_quality import measures, told_apart
 from times import all_rows
 

@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 from sklearn.metrics import roc_auc_score
 
-from dew_nb.evaluation.store import load_results
-from dew_nb.evaluation.studies import Study
-from dew_nb.words import words
+from dew_nb.evaluation.studies.store import load_results
+from dew_nb.evaluation.studies.plan import Study
+from dew_nb.mark.words import words
 
 HERE = Path(__file__).parent
 FIELDS = 'order', 'context_width', 'pair_repeat', 'word_repeat'

@@ -20,11 +20,11 @@ import torch
 from safetensors.torch import load_file
 
 from dew_nb import load_encoder
-from dew_nb.evaluation.store import load_results
-from dew_nb.tournament import SignKernel
-from dew_nb.whitening import unit_rows
-from dew_nb.words import words
-from dew_nb.wordspace import Lexicon, WordContexts, WordProjection, packaged_projection
+from dew_nb.evaluation.studies.store import load_results
+from dew_nb.stats.sign_kernel import SignKernel
+from dew_nb.models.vectors import unit_rows
+from dew_nb.mark.words import words
+from dew_nb.mark.wordspace import Lexicon, WordContexts, WordProjection, packaged_projection
 
 PLAIN = dict(order=2, k=4, decay=.5, n=24, width=48, word=1., equal=False)      # nothing is passed over
 CHOICES = [{}, *[dict(order=o) for o in (1, 3)], dict(order=(1, 2)), *[dict(k=k) for k in (2, 6)], *[dict(decay=d) for d in (.35, .7, 1.)],
