@@ -7,7 +7,8 @@ _os.environ.setdefault('OMP_WAIT_POLICY', 'PASSIVE')  # before torch: its idle t
 
 _HOME = dict(DEW='dew', Scheme='mark.scheme', DEWConfig='mark.config', Detector='read.detection', DetectionResult='read.detection', SecretKey='mark.keys', TokenTable='mark.tables',
              load_host='models.hosts', load_encoder='models.encoders', wrap_host='models.hosts', wrap_encoder='models.encoders', NullCalibration='stats.calibration',
-             identify='read.identification', ScanResult='read.scan')
+             identify='read.identification', ScanResult='read.scan',
+             register_rule='mark.protocols', register_contexts='mark.protocols')
 __all__ = sorted(_HOME)
 
 def __getattr__(name):

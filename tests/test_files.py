@@ -1,5 +1,6 @@
 "Detector files from strangers: nothing they name is run, a changed one is refused, and what they say is only text"
 import csv, json, re, subprocess, sys
+from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from dew_nb.models.artefacts import content_digest, load_artefact, signer
 from dew_nb.mark.bias import BiasRule
 from dew_nb.shell.commands import dew_detect, dew_mark
 from dew_nb.serving.ray import Job
-from dew_nb.mark.registry import CONTEXTS, RULES
+from dew_nb.mark.protocols import _rules, _spaces, find_contexts, find_rule
 from dew_nb.shell.arguments import call_command
 from dew_nb.models.signing import key_name, load_verify_key, make_key_pair
 from dew_nb.mark.sources import TokenSpace
@@ -33,7 +34,7 @@ def host(): return load_host()
 def build(host, **choices):
     "A scheme with rows for the text's tokens alone: quick, and a file of some kilobytes"
     ids = np.array(host.tokenizer(TEXT)['input_ids'])
-    config = DEWConfig(**dict(token_whitening=None, context_transform=None, null='iid', n=32) | choices)
+    config = DEWConfig.preset('calibrated', **dict(token_whitening=None, context_transform=None, null='iid', n=32) | choices)
     return DEW.build(host, Letters(), KEY, config, reference=[TEXT], tokens=TokenSpace.of_host(host, None).narrow(ids))
 
 
@@ -82,14 +83,14 @@ def test_a_file_runs_no_code(made, tmp_path):
         path = forge(made['det'], tmp_path/f'{field}.dew', config=config_of(made['det']) | {field: 'evil:Rule'})
         tries += [f'try:\n    {code.format(path=str(path))}\nexcept ValueError as e: print(e)' for code in LOAD.values()]
     tries += ['from pathlib import Path', 'print("before", Path("it-ran").exists())',
-              'from dew_nb.mark.registry import RULES, find_class', 'find_class(RULES, "evil:Rule")']   # in code it does run: the test can fail
+              'import evil']                              # in code it does run: the test can fail
     env = dict(PYTHONPATH=f'{ROOT}:{ROOT/"tests"}', PATH='/usr/bin:/bin', OMP_NUM_THREADS='1')
     r = subprocess.run([sys.executable, '-c', '\n'.join(tries)], cwd=tmp_path, env=env, text=True, capture_output=True)
     assert r.returncode == 0, r.stderr
     assert 'before False' in r.stdout and (tmp_path/'it-ran').exists()
     for field in ('rule', 'contexts'):
-        say = f"names the {field} 'evil:Rule', which is not known here"
-        assert say in r.stdout and f"register_{field}('evil:Rule', TheClass)" in r.stdout and say in r.stderr       # dew_detect
+        assert f'{field}.dew has a configuration that this dew_nb does not know' in r.stdout and "got 'evil:Rule'" in r.stdout
+        assert f'register_{field}(' in r.stdout and f'{field}.dew has a configuration' in r.stderr       # dew_detect
 
 
 @pytest.mark.parametrize('name', ['./model', 'org/name', '/etc', '~/model', '../model', '', None, 7, ['minilm'], {'a': 1}])
@@ -110,6 +111,8 @@ def test_a_host_is_no_encoder(made, tmp_path):
 
 class Mine(BiasRule):
     "A third-party rule"
+    @dataclass(frozen=True)
+    class Config(BiasRule.Config): pass
 
 
 def test_a_registered_rule_is_saved_and_loaded(host, tmp_path):
@@ -119,22 +122,16 @@ def test_a_registered_rule_is_saved_and_loaded(host, tmp_path):
         path = build(host, rule='mine').detector().save(tmp_path/'mine.dew')
         det = Detector.load(path, encoder=Letters())
         assert type(det.scheme.rule) is Mine and det.detect(TEXT).n_scored > 5 and acts_last(path) is False
-    finally: del RULES.added['mine']
-    with pytest.raises(ValueError, match=r"mine.dew names the rule 'mine', .*register_rule\('mine', TheClass\)"): Detector.load(path, encoder=Letters())
+    finally: del _rules['mine']
+    with pytest.raises(ValueError, match=r"mine.dew has a configuration .*got 'mine'.*register_rule\('mine', YourClass\)"): Detector.load(path, encoder=Letters())
 
 
-def test_a_rule_named_in_code_is_known_to_its_process(host, tmp_path):
-    name = f'{__name__}:Mine'
-    try:
-        path = build(host, rule=name).detector().save(tmp_path/'mine.dew')
-        assert type(Detector.load(path, encoder=Letters()).scheme.rule) is Mine
-    finally: del RULES.added[name]
-    with pytest.raises(ValueError, match='not known here'): Detector.load(path, encoder=Letters())
-
-
-def test_registered_names_are_the_only_ones():
-    assert not RULES.added and not CONTEXTS.added          # the tests above left nothing
-    for k,v in {**RULES.known, **CONTEXTS.known}.items(): assert v.startswith('dew_nb.'), k
+@pytest.mark.parametrize('name', ['evil', 'evil:Rule', 'os', 'dew_nb.mark.bias', 'keys', '', None, 7])
+def test_only_names_of_this_package_and_registered_ones(name):
+    "A name leads to a module of `dew_nb.mark` that registers it, or nowhere"
+    for find in (find_rule, find_contexts):
+        with pytest.raises(ValueError, match='must be registered first'): find(name)
+    for k,v in {**_rules, **_spaces}.items(): assert v.__module__.startswith('dew_nb.mark.'), k
 
 
 # ---------------------------------------------------------------- garbled files

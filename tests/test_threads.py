@@ -10,12 +10,13 @@ import torch
 from dew_nb import DEW, DEWConfig, SecretKey, load_encoder
 from dew_nb.mark.context import ContextEncoder
 from dew_nb.models.graphs import FixedShapeEncoder
-from dew_nb.mark.processor import recorded_step, seen_before
-from dew_nb.serving.vllm_rows import more_rows, stood_before, windows_at
+from dew_nb.mark.processor import marker_of
+from dew_nb.mark.protocols import MarkState
+from dew_nb.serving.vllm_rows import more_rows
 from dew_nb.mark.sources import TokenSpace, reference_texts
 from dew_nb.mark.tournament import tournament
-from dew_nb.serving.vllm import Marker
-from dew_nb.mark.windows import last_windows
+from dew_nb.serving.vllm import RowMarker
+from dew_nb.mark.windows import special_mask
 from quick import toy_host
 
 DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
@@ -127,27 +128,29 @@ def step(wm, i, dtype=torch.float32):
     return ids.to(DEVICE), s.to(DEVICE, dtype)
 
 
-def plainly(wm, ids, s):
-    "The marked logits without a recorded step"
-    w, full = last_windows(ids, 2, wm.config.k, wm.processor().special.to(ids.device))
-    return wm.insert(s, wm.project(w), full & ~seen_before(ids, 2, w))
+def plainly(wm, ids, s, start=None, end=None):
+    "The marked logits without a recorded step: where each answer is, then `insert`"
+    at = lambda x, n: torch.full((len(ids),), n, device=ids.device) if x is None else x
+    state = MarkState(at(start, 2), at(end, ids.shape[1]), special_mask(wm.contexts.special).to(ids.device))
+    c, on = wm.contexts.place(ids, None, wm.rule, state)
+    return wm.insert(s, wm.rule.project(c), on)
 
 
 def test_steps_of_the_tournament(tour):
     "Eight threads mark steps of five batch sizes; on a GPU each has its stream, and shapes are recorded while others replay"
     def mark(i):
         ids, s = step(tour, i)
-        if DEVICE == 'cpu': return tour.processor(2)(ids, s)
+        if DEVICE == 'cpu': return tour.processor(2, drawn=True)(ids, s)
         own = torch.cuda.Stream()
         own.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(own): out = tour.processor(2)(ids, s)
+        with torch.cuda.stream(own): out = tour.processor(2, drawn=True)(ids, s)
         own.synchronize()
         return out
     for i,x in enumerate(all_at_once(mark, range(20))):
         want = plainly(tour, *step(tour, i))
         if DEVICE == 'cpu': assert torch.equal(x, want)
         else: torch.testing.assert_close(x.softmax(-1), want.softmax(-1), atol=1e-5, rtol=0)
-    if DEVICE == 'cuda': assert recorded_step(tour).record and len(recorded_step(tour).graphs) >= 5
+    if DEVICE == 'cuda': assert marker_of(tour).whole.record and len(marker_of(tour).whole.graphs) >= 5
 
 
 @pytest.mark.skipif(DEVICE == 'cpu', reason='needs a GPU')
@@ -162,26 +165,25 @@ def test_a_recorded_step_is_the_plain_one(tour):
         torch.testing.assert_close(out.softmax(-1), want.softmax(-1), atol=1e-5, rtol=0)
         assert not out.isnan().any()
     ids, s = step(tour, 3, torch.bfloat16)
-    assert tour.processor(2)(ids, s).dtype == torch.bfloat16
-    assert recorded_step(tour).record
+    assert tour.processor(2, drawn=True)(ids, s).dtype == torch.bfloat16
+    assert marker_of(tour).whole.record
 
 
 def test_a_served_step_is_the_plain_one(tour):
     "Rows of a server's batch as `insert` marks them; rows that fill a shape change nothing; on a GPU it is recorded, and nothing waits"
-    marker, g = Marker(tour, DEVICE), torch.Generator().manual_seed(0)
+    marker, g = RowMarker(tour), torch.Generator().manual_seed(0)
     for B in (1, 3, 16, 128 if DEVICE == 'cuda' else 32, 3):
         ids, s = torch.randint(300, 330, (B, 512), generator=g).to(DEVICE), (torch.randn(B, len(tour.table), generator=g)*4).to(DEVICE)
         ends = torch.randint(2, 300, (B,), generator=g)
-        rows, start, end, reach = torch.arange(B).flip(0).to(DEVICE), torch.zeros(B, dtype=torch.long, device=DEVICE), ends.to(DEVICE), int(ends.max())
-        w, full = windows_at(ids, rows, start, end, tour.config.k, marker.special)
-        want = tour.insert(s, tour.project(w), full & ~stood_before(ids, rows, start, end, w, reach)).softmax(-1)
+        rows, start, end, longest = torch.arange(B).flip(0).to(DEVICE), torch.zeros(B, dtype=torch.long, device=DEVICE), ends.to(DEVICE), int(ends.max())
+        want = plainly(tour, ids[rows], s, start, end).softmax(-1)
         for waits in (True, False):
-            with nullcontext() if waits else unwaiting(): out = marker.mark(s, ids, rows, start, end, reach)
+            with nullcontext() if waits else unwaiting(): out = marker.mark_rows(s, ids, rows, start, end, longest)
             torch.testing.assert_close(out.softmax(-1), want, atol=1e-5, rtol=0)
-        _, few, at = tour.rule.likeliest(s)
-        given = few, at, ids[rows], start, end
-        torch.testing.assert_close(marker.play(*more_rows(given, B + 5))[:B], marker.play(*given), atol=1e-4, rtol=1e-4)
-    if DEVICE == 'cuda': assert marker.step.record and marker.whole.record and marker.step.graphs and len(marker.whole.graphs) > 2
+        _, values, at = tour.rule.candidates(s)
+        given = values, at, ids[rows], start, end
+        torch.testing.assert_close(marker.inner(*more_rows(given, B + 5))[:B], marker.inner(*given), atol=1e-4, rtol=1e-4)
+    if DEVICE == 'cuda': assert marker.inner.record and marker.whole.record and len(marker.whole.graphs) > 2
 
 
 @pytest.mark.skipif(DEVICE == 'cpu', reason='needs a GPU')

@@ -6,12 +6,10 @@
 __all__ = ['BiasConfig', 'BiasRule', 'nucleus_mask']
 
 # %% ../../nbs/mark/20_bias.ipynb #c002
-import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 # %% ../../nbs/mark/20_bias.ipynb #c003
-import numpy as np
 import torch
 from fastcore.basics import patch
 

@@ -10,7 +10,6 @@ __all__ = ['PUBLIC', 'FEW', 'token_vectors', 'token_texts', 'rows_of', 'reuse_ve
 # %% ../../nbs/mark/12_compiled.ipynb #d2b8cfd1
 import hashlib, math
 from dataclasses import dataclass
-from functools import cached_property
 from importlib import resources
 
 # %% ../../nbs/mark/12_compiled.ipynb #c003

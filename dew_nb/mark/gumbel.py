@@ -6,7 +6,6 @@
 __all__ = ['FieldKernel', 'FieldDraws', 'GumbelConfig', 'GumbelRule']
 
 # %% ../../nbs/mark/22_gumbel.ipynb #2a97352b
-import math
 from dataclasses import dataclass
 import numpy as np
 import torch

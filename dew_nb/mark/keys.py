@@ -6,7 +6,7 @@
 __all__ = ['SecretKey', 'keyed_bytes', 'keyed_normals', 'stacked_normals', 'keyed_permutation', 'keyed_unit_vectors']
 
 # %% ../../nbs/mark/00_keys.ipynb #c002
-import hashlib, hmac, os, re, secrets
+import hmac, os, re, secrets
 from pathlib import Path
 
 # %% ../../nbs/mark/00_keys.ipynb #c003

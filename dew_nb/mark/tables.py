@@ -6,7 +6,7 @@
 __all__ = ['TokenTable', 'unit_vectors', 'project_rows', 'build_table']
 
 # %% ../../nbs/mark/06_tables.ipynb #c002
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 # %% ../../nbs/mark/06_tables.ipynb #c003

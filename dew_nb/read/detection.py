@@ -26,7 +26,8 @@ from ..models.fingerprint import Fingerprint
 from .evidence import Evidence, Measurement, measure
 from .results import DetectionResult
 from .scan import scan, scan_iter
-from .text import Reader, check_one_or_many, check_reading
+from ..models.stopping import checkpoint
+from .text import Reader, check_one_or_many, check_reading, clean
 from ..stats.calibration import NullCalibration
 from ..stats.keynull import Anchor
 

@@ -21,7 +21,6 @@ from torch.nn.functional import pad
 # %% ../../nbs/stats/08_scanlaw.ipynb #c004
 from .keynull import sidak
 from ..models.stopping import checkpoint
-from ..models.vectors import unit_rows
 
 # %% ../../nbs/stats/08_scanlaw.ipynb #c007
 def scan_lengths(

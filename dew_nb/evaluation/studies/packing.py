@@ -8,6 +8,7 @@ import gzip, lzma
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 import numpy as np
+from fastcore.basics import patch
 from ..texts.frames import only_where, rounded_scores, small, small_parquet
 from .store import PACKED, Results, load_results
 from .units import KINDS, as_bytes

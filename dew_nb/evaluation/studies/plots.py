@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 import numpy as np
+from fastcore.basics import patch
 from .results import Table, heading, table
 from .store import Results
 
