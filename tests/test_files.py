@@ -31,10 +31,10 @@ GONE = object()
 def host(): return load_host()
 
 
-def build(host, **choices):
+def build(host, preset='calibrated', **choices):
     "A scheme with rows for the text's tokens alone: quick, and a file of some kilobytes"
     ids = np.array(host.tokenizer(TEXT)['input_ids'])
-    config = DEWConfig.preset('calibrated', **dict(token_whitening=None, context_transform=None, null='iid', n=32) | choices)
+    config = DEWConfig.preset(preset, **dict(token_whitening=None, null='iid', n=32) | choices)
     return DEW.build(host, Letters(), KEY, config, reference=[TEXT], tokens=TokenSpace.of_host(host, None).narrow(ids))
 
 
@@ -198,7 +198,7 @@ def test_commands_verify(made, tmp_path, host, monkeypatch):
     assert 'signed with another key' in ask(log, '--jsonl', 'text', '--out', tmp_path/'out', '--verify-key', stranger)[2]
     one, other = (Job((str(log),), (str(made['det']),), verify_key=k) for k in (None, str(lab)))
     assert one.identity() == other.identity()               # a run goes on with or without
-    served = build(host, contexts='compiled', rule='tournament', layers=4, null='key').detector()
+    served = build(host, 'tournament', layers=4, null='key', context_width=None).detector()
     served.save(tmp_path/'served.dew', sign_key=made['keys']['stranger'][0])
     load_scheme(tmp_path/'served.dew')
     monkeypatch.setenv('DEW_VERIFY_KEY', str(lab))
@@ -240,7 +240,7 @@ def harmless(page):
 def bad(made, host):
     "Two detector files whose metadata is made of markup and control characters"
     names = dict.fromkeys(('key', 'host', 'donor', 'encoder', 'tokenizer_digest', 'host_digest', 'config_digest', 'more'), BAD)
-    compiled = build(host, contexts='compiled', rule='tournament', layers=4, null='key').detector().save(made['dir']/'plain.dew')
+    compiled = build(host, 'tournament', layers=4, null='key', context_width=None).detector().save(made['dir']/'plain.dew')
     return dict(bias=forge(made['det'], made['dir']/'bad.dew', **names), compiled=forge(compiled, made['dir']/'bad_compiled.dew', **names))
 
 

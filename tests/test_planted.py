@@ -4,9 +4,9 @@ import pytest
 import torch
 from scipy import stats
 
-from dew_nb import DEW, DEWConfig, SecretKey, load_host
+from dew_nb import DEWConfig, Detector, Scheme, SecretKey, load_host
 from dew_nb.mark.compiled import CompiledContexts
-from dew_nb.read.detection import measure
+from dew_nb.read.evidence import measure
 from dew_nb.stats.keynull import TextSums, block_sum
 from dew_nb.mark.sources import TokenSpace
 from dew_nb.mark.tournament import TournamentRule
@@ -24,13 +24,13 @@ def parts():
     config = DEWConfig.preset('tournament', n=WIDTH, context_width=WIDTH)
     tokens = TokenSpace(torch.randn(V, WIDTH, generator=g), None, np.zeros(V, bool), {})
     table = torch.randn(V, WIDTH, generator=g)
-    return config, tokens, CompiledContexts(table, host.tokenizer, config.k, config.context_decay)
+    return config, tokens, CompiledContexts(table, host.tokenizer, config.k, config.contexts.decay)
 
 
 def under(parts, i):
     "The scheme under one of many keys"
     config, tokens, contexts = parts
-    return DEW(config, TournamentRule.make(SecretKey(i.to_bytes(16, 'big')), config, tokens, WIDTH), contexts)
+    return Scheme(config, TournamentRule.make(SecretKey(i.to_bytes(16, 'big')), config, tokens, WIDTH), contexts)
 
 
 def known_sample(L, n):
@@ -40,7 +40,7 @@ def known_sample(L, n):
 
 def planted_text(contexts, L, n):
     "A text of L positions that count, in which a phrase stands wherever none of n sampled ones is"
-    seen, vocab = np.zeros(L+9, bool), contexts.tok.get_vocab()
+    seen, vocab = np.zeros(L+9, bool), contexts.units.tok.get_vocab()
     seen[known_sample(L, n).numpy()] = True
     words = sorted(' ' + t[1:] for t in vocab if t[0] == 'Ġ' and t[1:].isascii() and t[1:].isalpha() and len(t) > 4)
     others = iter(np.random.default_rng(0).permutation(np.setdiff1d(words, PHRASE)).tolist())
@@ -57,7 +57,7 @@ def planted_text(contexts, L, n):
 def planted(parts):
     "The document, and where its positions stand; of texts above LOOKS positions sums are estimated"
     text, phrases = planted_text(parts[2], POSITIONS, LOOKS)
-    doc, = under(parts, 0).detector().reader.read([text])
+    doc, = Detector(under(parts, 0)).reader.read([text])
     assert doc.first.sum() == POSITIONS and phrases > 150
     return doc, TextSums([doc.first], 'cpu', exact=LOOKS)
 

@@ -7,7 +7,6 @@ __all__ = ['BiasConfig', 'BiasRule', 'nucleus_mask']
 
 # %% ../../nbs/mark/20_bias.ipynb #c002
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
 
 # %% ../../nbs/mark/20_bias.ipynb #c003
 import torch
@@ -42,6 +41,7 @@ class BiasConfig(Part):
     def check(self, config):
         if config.null == 'key' and self.gamma > 5:
             raise ValueError(f'gamma must be at most 5 with null="key", got {self.gamma!r}')
+    def effect(self): return .2*self.lam*min(1., self.gamma/.5)
     def check_host(self, V, name):
         if self.candidates == 'top_m' and self.m > V: raise ValueError(
             f'm must be at most the vocabulary size {V:,} of {name}, got {self.m}')

@@ -23,6 +23,7 @@ class Part:
     keys = 1 # sub-keys, of a rule that has no field for them
     def check(self, config): "Refuse what does not go together with the rest of a configuration"
     def check_host(self, V:int, name:str): "Refuse a host whose vocabulary has too few tokens"
+    def effect(self) -> float|None: return None # of a rule: z/√L that a mark should reach in ordinary text; None: not known
     def wants_reference(self) -> bool: return True # a context space is prepared with a sample of ordinary text
 
 # %% ../../nbs/mark/04_protocols.ipynb #67dd4544
@@ -150,8 +151,9 @@ def _register(known, name, cls, what):
         f'{what} needs a name that is an identifier, got {name!r}')
     if not issubclass(vars(cls).get('Config', object), Part): raise TypeError(
         f'{cls!r} needs a Config, a frozen dataclass of its choices that inherits from Part')
-    old = known.get(name, cls)
-    if (old.__module__, old.__qualname__) != (cls.__module__, cls.__qualname__): raise ValueError(
+    old = known.get(name, cls)                             # a cell that is run again defines its class anew: that is no other
+    other = old.__qualname__ != cls.__qualname__ or old.__module__ != cls.__module__ != '__main__'
+    if other: raise ValueError(
         f'the name {name!r} is taken by {old.__qualname__}: register {cls.__qualname__} under another one')
     cls.name = cls.Config.name = name
     known[name] = cls

@@ -126,6 +126,7 @@ class TournamentConfig(Part):
         where = config.contexts.name
         if self.keys > 1 and not find_contexts(where).many_keys: raise ValueError(
             f'keys={self.keys} does not go together with contexts={where!r} yet: take keys=1, or another preset')
+    def effect(self): return .4
     def check_host(self, V, name):
         if self.candidates == 'top_m' and self.m > V: raise ValueError(
             f'm must be at most the vocabulary size {V:,} of {name}, got {self.m}')

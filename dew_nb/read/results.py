@@ -27,7 +27,7 @@ class DetectionResult:
     sd: float # its standard deviation without the mark: z = (score - expected)/sd
     token_scores: np.ndarray = field(repr=False) # (n_tokens,) scores; NaN where there is none
     counted: np.ndarray = field(repr=False) # (n_tokens,) bool: part of the mean (first occurrences)
-    spans: object = field(repr=False) # (n_tokens, 2) where each token stands in the text, or a function that says so
+    where: object = field(repr=False) # (n_tokens, 2) where each token stands in the text, or a function that says so
     text: str = field(repr=False) # the text itself
     null: str = 'key' # which null the analytic p-value refers to
     p_kind: str = 'analytic' # or 'calibrated' or 'empirical', with a detector's own calibration
@@ -37,7 +37,7 @@ class DetectionResult:
     keys: int = 1 # sub-keys that were tried; score and z are the best one's, and p_value counts all
     subkey: int|None = None # the best of several
     @cached_property
-    def offsets(self) -> np.ndarray: return self.spans() if callable(self.spans) else self.spans # (n_tokens, 2)
+    def offsets(self) -> np.ndarray: return self.where() if callable(self.where) else self.where # (n_tokens, 2)
 
 # %% ../../nbs/read/06_results.ipynb #c008
 @patch

@@ -126,7 +126,7 @@ def detector_entry(
 ) -> dict:
     "A detector in a report"
     m, c = det.meta, det.config
-    d = dict(name=name, key=det.key, scheme=scheme_digest(m, det.p_kind), rule=c.rule, host=m.get('host'), sub_keys=c.keys,
+    d = dict(name=name, key=det.key, scheme=scheme_digest(m, det.p_kind), rule=c.rule.name, host=m.get('host'), sub_keys=c.rule.keys,
              tokenizer=m.get('tokenizer_digest'), p_values=c.null if det.p_kind == 'analytic' else det.p_kind, reading=det.reading)
     if path is None: return d | dict(file=None)
     return d | dict(file=file_entry(path), contents=contents_digest(path))

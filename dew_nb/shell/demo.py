@@ -195,7 +195,7 @@ def _about(det) -> str:
     "How the texts of a detector were made"
     c, m = det.config, det.meta
     drawn = f'temperature {SAMPLER["temperature"]:g}, top-p {SAMPLER["top_p"]:g}'
-    return (f'Host {m["host"]}, {drawn}. Rule: {c.rule} with {c.layers} layers of order {c.order}, '
+    return (f'Host {m["host"]}, {drawn}. Rule: {c.rule.name} with {c.rule.layers} layers of order {c.rule.order}, '
             f'windows of {c.k} tokens. Key {det.key}.')
 
 # %% ../../nbs/shell/02_demo.ipynb #f82030b5

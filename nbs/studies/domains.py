@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
-from dew_nb.read.detection import scores_over_keys
+from dew_nb.read.over_keys import scores_over_keys
 from dew_nb.evaluation.texts.content import machine, read_texts, study_key, write_texts
 from dew_nb.models.tokenization import backend
 from null_over_keys import Z, rates

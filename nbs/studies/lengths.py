@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
-from dew_nb.read.detection import scores_over_keys
+from dew_nb.read.over_keys import scores_over_keys
 from dew_nb.evaluation.texts.content import machine
 from dew_nb.evaluation.texts.corpora import movie_reviews
 from dew_nb.evaluation.schemes.base import seed_key

@@ -20,7 +20,7 @@ import pandas as pd
 import torch
 
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
-from dew_nb.read.detection import scores_over_keys
+from dew_nb.read.over_keys import scores_over_keys
 from dew_nb.evaluation.texts.content import machine, read_texts, study_key
 from dew_nb.evaluation.texts.corpora import movie_reviews
 from dew_nb.stats.keynull import key_null, pair_sum

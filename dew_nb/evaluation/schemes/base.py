@@ -16,7 +16,7 @@ import torch
 from fastcore.basics import patch
 from scipy import stats
 from transformers import LogitsProcessor, LogitsProcessorList
-from ...read.detection import scores_over_keys
+from ...read.over_keys import scores_over_keys
 from ...transfer.borrowed import agnostic_scheme, donor_scheme
 from ..texts.content import content_key
 from ...models.hosts import load_host
