@@ -441,15 +441,23 @@ def _eval_parser():
     return p
 
 # %% ../../nbs/shell/01_commands.ipynb #c063
+def _say(args, text):
+    "Tell on the error stream what is being done"
+    if not args.quiet: print(f'dew_eval: {text}', file=sys.stderr, flush=True)
+
 def _print_left(studies, folder, args):
     "How many units of a plan have no result yet, and about how long they take"
     from dew_nb.evaluation.studies.bench import Bench
     from dew_nb.evaluation.studies.runner import missing_parents, what_is_left
     from dew_nb.evaluation.studies.terminal import about, estimate
     bench = Bench(args.device or None, args.batch_size or None)
+    _say(args, 'drawing the prompts and looking for the models of the study')
+    for label in dict.fromkeys(l for s in studies for l in s.unsaid()): _say(args,
+        f"{label!r} names no preset, which means preset = 'calibrated' (the default of DEWConfig is 'tournament')")
     units, left = what_is_left(studies, folder, bench, args.only)
-    print(f'{len(left)} of {len(units)} units are left to do in {folder}', end='', flush=True)
-    seconds, unknown = estimate(list(left.values()), bench)
+    if left: _say(args, f'{len(left)} of {len(units)} units are left; a small one of each kind tells how long they take')
+    seconds, unknown = estimate(list(left.values()), bench, say=lambda s: _say(args, s))
+    print(f'{len(left)} of {len(units)} units are left to do in {folder}', end='')
     more = f' (not counted: {"; ".join(unknown)})' if unknown else ''
     who = 'this machine, one run at a time' if args.ray else 'this machine'
     print(f', {about(seconds)} on {who}{more}' if left else '')
@@ -480,6 +488,7 @@ def _print_table(results, command):
 # %% ../../nbs/shell/01_commands.ipynb #c066
 def _study(args) -> int:
     "Run a study, or say what is there of it"
+    if args.dry_run: _say(args, 'reading the study')    # the imports take seconds
     from dew_nb.evaluation.studies.packing import check_pack
     from dew_nb.evaluation.studies.plan import Study
     studies = [Study.load(f) for f in args.study]

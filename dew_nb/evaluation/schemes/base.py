@@ -7,8 +7,9 @@ from __future__ import annotations
 from typing import Protocol, Sequence, runtime_checkable
 
 # %% auto #0
-__all__ = ['WatermarkScheme', 'Scheme', 'check_columns', 'measured', 'loop_over_keys', 'scores_under', 'first_look', 'NoMark',
-           'Human', 'seed_key', 'DEWScheme', 'DonorScheme', 'AgnosticScheme', 'NgramBlock', 'Chain']
+__all__ = ['UNSAID', 'WatermarkScheme', 'Scheme', 'check_columns', 'measured', 'loop_over_keys', 'scores_under', 'first_look',
+           'NoMark', 'Human', 'seed_key', 'config_fields', 'study_config', 'DEWScheme', 'DonorScheme', 'AgnosticScheme',
+           'NgramBlock', 'Chain']
 
 # %% ../../../nbs/evaluation/schemes/00_base.ipynb #67e30c74
 import numpy as np
@@ -21,9 +22,9 @@ from ...transfer.borrowed import agnostic_scheme, donor_scheme
 from ..texts.content import content_key
 from ...models.hosts import load_host
 from ...dew import DEW
-from ...mark.protocols import find_rule
+from ...mark.protocols import find_contexts, find_rule
 from ...mark.keys import SecretKey
-from ...mark.config import DEWConfig
+from ...mark.config import FLAT, DEWConfig, own_fields
 
 # %% ../../../nbs/evaluation/schemes/00_base.ipynb #7a074244
 @runtime_checkable
@@ -174,18 +175,42 @@ def seed_key(
     "A key for experiments. Anyone who knows the seed knows the key"
     return SecretKey.from_hex(content_key('dew_nb experiment', seed))
 
+# %% ../../../nbs/evaluation/schemes/00_base.ipynb #aa2c1603
+def config_fields(
+    said:dict, # options of a study, which may be lists
+) -> list[str]:
+    "Fields of a configuration that a study may set: the package's, and those of the parts that it names"
+    listed = lambda x: x if isinstance(x, list) else [x]
+    parts = [find(x).Config for part,find in dict(rule=find_rule, contexts=find_contexts).items()
+             for x in listed(said.get(part, []))]
+    return list(dict.fromkeys([*FLAT, *(f for p in parts for f in own_fields(p))]))
+
+# %% ../../../nbs/evaluation/schemes/00_base.ipynb #47960680
+UNSAID = 'calibrated' # the preset of an entry that names none
+
+def study_config(
+    preset:str|None=None, # None: `UNSAID`
+    **changes, # fields by their flat names
+) -> DEWConfig:
+    "The configuration that the options of a study mean"
+    try: return DEWConfig.preset(preset or UNSAID, **changes)
+    except ValueError as e:
+        if preset: raise
+        raise ValueError(f"{e}. No preset is given, which means preset = {UNSAID!r}; "
+                         "the default of DEWConfig is preset = 'tournament'") from None
+
 # %% ../../../nbs/evaluation/schemes/00_base.ipynb #202d138e
 class DEWScheme(Scheme):
     "Dual-embedding watermark"
     needs_encoder = True
-    fields = tuple(DEWConfig.__dataclass_fields__)
+    fields = staticmethod(config_fields)
     def __init__(self, host, encoder=None, seed=0, name=None, *,
         config:DEWConfig|None=None, # the choices; None: `preset` with `changes`
-        preset:str='calibrated', # or 'paper'
+        preset:str|None=None, # a preset of `DEWConfig`; None: 'calibrated'
         statistic:str|None=None, # 'score' or 'z'; None: 'z' for null='key', else 'score'
         **changes, # fields of `DEWConfig`
     ):
-        config = config or DEWConfig.preset(preset, **changes)
+        config = config or study_config(preset, **changes)
         self.config, self.wm = config, None
         self.warped = find_rule(config.rule.name).after_warpers
         self.statistic = statistic or ('z' if config.null == 'key' else 'score')
@@ -193,6 +218,15 @@ class DEWScheme(Scheme):
             f"statistic is {statistic!r}: expected 'score', 'z' or None")
         super().__init__(host, encoder, seed, name or 'DEW', config=config,
                          statistic=statistic)
+
+# %% ../../../nbs/evaluation/schemes/00_base.ipynb #c09abfcc
+@patch(cls_method=True)
+def check_options(cls:DEWScheme,
+    options:dict, # of one row of a study
+):
+    "Refuse options of which no configuration can be made"
+    known = ['preset', *config_fields(options)]
+    study_config(**{k: v for k,v in options.items() if k in known})
 
 # %% ../../../nbs/evaluation/schemes/00_base.ipynb #9c83a71a
 @patch

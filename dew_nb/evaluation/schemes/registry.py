@@ -36,6 +36,7 @@ def _own_params(cls):
 # %% ../../../nbs/evaluation/schemes/10_registry.ipynb #c5e35b5d
 def scheme_params(
     cls, # a scheme class
+    said:dict|None=None, # what a study says of it
 ) -> list[str]:
     "The options that a study may set"
     found, skip = [], ('self', 'host', 'encoder', 'seed', 'name', 'config')
@@ -45,4 +46,5 @@ def scheme_params(
         named, more = _own_params(c)
         found += [p for p in named if p not in skip and p not in found]
         if not more: break
-    return found + list(getattr(cls, 'fields', ()))
+    fields = getattr(cls, 'fields', None)               # DEW: they depend on rule and contexts
+    return found + (fields(said or {}) if fields else [])

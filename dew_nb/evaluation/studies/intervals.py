@@ -11,8 +11,8 @@ from scipy import special, stats
 from ...stats.rates import Estimate, check_rate, rate
 
 # %% auto #0
-__all__ = ['variance_of_mean', 'clopper_pearson', 'rate_over_seeds', 'area_over_seeds', 'delong_variance', 'median_variance',
-           'mean_variance', 'mean_over_seeds', 'ratio_over_seeds', 'differ']
+__all__ = ['variance_of_mean', 'clopper_pearson', 'effective_texts', 'rate_over_seeds', 'area_over_seeds', 'delong_variance',
+           'median_variance', 'mean_variance', 'mean_over_seeds', 'ratio_over_seeds', 'differ']
 
 # %% ../../../nbs/evaluation/studies/07_intervals.ipynb #367864bb
 def variance_of_mean(
@@ -39,6 +39,16 @@ def clopper_pearson(
     high = special.betainccinv(k + 1, n - k, a) if value < 1 else 1.
     return float(low), float(high)
 
+# %% ../../../nbs/evaluation/studies/07_intervals.ipynb #329671fd
+def effective_texts(
+    values:Sequence[float], # the share of each seed
+    n:Sequence[int], # its number of texts
+    level:float=.95, # confidence level
+) -> float: # at most the number of texts
+    "So many texts of independent keys would tell the mean share as well"
+    v, n = float(np.mean(values)), float(np.sum(n))
+    return v*(1 - v)/variance_of_mean(values, v*(1 - v)/n, level) if 0 < v < 1 else n
+
 # %% ../../../nbs/evaluation/studies/07_intervals.ipynb #368127c8
 def rate_over_seeds(
     values:Sequence[float], # the share of each seed
@@ -46,10 +56,8 @@ def rate_over_seeds(
     level:float=.95, # confidence level
 ) -> Estimate:
     "Mean share over seeds, with Clopper and Pearson's interval for the effective number of texts"
-    v, n = float(np.mean(values)), int(np.sum(n))
-    many = n
-    if 0 < v < 1: many = v*(1 - v)/variance_of_mean(values, v*(1 - v)/n, level)
-    return Estimate(v, *clopper_pearson(v, many, level), level, 'Clopper-Pearson', n)
+    v, many = float(np.mean(values)), effective_texts(values, n, level)
+    return Estimate(v, *clopper_pearson(v, many, level), level, 'Clopper-Pearson', int(np.sum(n)))
 
 # %% ../../../nbs/evaluation/studies/07_intervals.ipynb #370d8544
 def area_over_seeds(

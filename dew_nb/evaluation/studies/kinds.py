@@ -25,12 +25,14 @@ def check_names(
     given:Iterable, # names that somebody wrote
     valid:Iterable, # names that exist
     where:str, # where they were written, for the message
+    meant:dict|None=None, # other words that people use, and the name they mean
 ):
     "Refuse a name that is not valid, with the nearest valid one"
-    valid = list(valid)
+    valid, meant = list(valid), meant or {}
     for name in given:
         if name in valid: continue
         near = difflib.get_close_matches(str(name), map(str, valid), 1, .5)
+        near = [meant[name]] if name in meant else near
         hint = f': did you mean {near[0]!r}?' if near else '.'
         raise ValueError(f'Unknown name {name!r} in {where}{hint} '
                          f'Known: {", ".join(map(str, valid))}')

@@ -13,7 +13,7 @@ from ..texts.content import content_key
 from .kinds import (ATTACKS, chat_client, check_names, find_attack,
                                      find_scheme, options_of, takes_any)
 from ..schemes.registry import SCHEMES, scheme_params
-from ..schemes.base import NoMark
+from ..schemes.base import DEWScheme, NoMark
 from ...models.assets import DEFAULT_ENCODER, DEFAULT_HOST, file_digest
 
 # %% auto #0
@@ -91,11 +91,16 @@ class Row:
         return content_key(*self.what)
 
 # %% ../../../nbs/evaluation/studies/03_plan.ipynb #366efc6a
-def _maker(kind, what):
+def _maker(kind, what, said):
     "The class or function behind a kind, and the options it knows"
-    find, options = find_scheme, scheme_params
-    if what == 'attacks': find, options = find_attack, options_of
-    return find(kind), options(find(kind))
+    if what == 'attacks': return find_attack(kind), options_of(find_attack(kind))
+    return find_scheme(kind), scheme_params(find_scheme(kind), said)
+
+def _check_row(maker, label, params):
+    "Refuse options that do not go together, if the scheme can tell"
+    check = getattr(maker, 'check_options', None)
+    try: check and check(params)
+    except ValueError as e: raise ValueError(f'Scheme {label!r}: {e}') from None
 
 def _check_entry(entry, what, valid):
     "Refuse an entry without a kind"
@@ -138,7 +143,7 @@ def _entry_rows(entry, what):
     "Rows of one entry"
     entry = dict(entry)
     kind, name = entry.pop('kind'), entry.pop('name', None)
-    maker, known = _maker(kind, what)
+    maker, known = _maker(kind, what, entry)
     if not (':' in kind and takes_any(maker)): check_names(
         entry, known + ['name', 'then'], f'{what}, kind {kind!r},')
     then = _following(kind, entry, what)
@@ -150,6 +155,7 @@ def _entry_rows(entry, what):
     for values in itertools.product(*(entry[k] for k in many)):
         params = entry | dict(zip(many, values))
         label = (name or kind) + suffix(params, many, name) + after
+        _check_row(maker, label, params)
         yield Row(label, kind, params, code)
 
 # %% ../../../nbs/evaluation/studies/03_plan.ipynb #54607731
@@ -295,6 +301,12 @@ def rows(self:Study) -> tuple[Row, ...]:
         rows = (Row('none', 'none', {}), *rows)
     order = lambda r: (not negative(r), r.kind != 'none')
     return _distinct(tuple(sorted(rows, key=order)), 'schemes')
+
+# %% ../../../nbs/evaluation/studies/03_plan.ipynb #8722ae18
+@patch
+def unsaid(self:Study) -> list[str]: # labels
+    "Rows of DEW that name no preset"
+    return [r.label for r in self.rows if 'preset' not in r.params and issubclass(find_scheme(r.kind), DEWScheme)]
 
 # %% ../../../nbs/evaluation/studies/03_plan.ipynb #a1b7c771
 @patch(as_prop=True)

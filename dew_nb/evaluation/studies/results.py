@@ -14,7 +14,7 @@ import numpy as np
 from fastcore.basics import patch
 from ...stats.rates import Estimate, auroc, leave_one_seed_out, nulls_needed, tpr_at
 from .intervals import (area_over_seeds, delong_variance, differ,
-    mean_over_seeds, mean_variance, median_variance, rate_over_seeds, ratio_over_seeds)
+    effective_texts, mean_over_seeds, mean_variance, median_variance, rate_over_seeds, ratio_over_seeds)
 from .kinds import check_names
 from .store import Results, load_results
 
@@ -153,6 +153,7 @@ def _figures(results, fprs, statistic, negatives):
 _KEY = ['scheme', 'host', 'encoder', 'attack', 'measure', 'nominal']
 
 def _is_quality(measure): return measure.startswith(('ppl', 'similarity', 'nps'))
+def _is_rate(measure): return measure != 'auroc' and not _is_quality(measure)
 
 def _interval(measure, g):
     "The mean of a figure over seeds, with the interval that suits it"
@@ -170,9 +171,10 @@ def _cells(results, fprs, statistic, negatives):
     rows = []
     for key,g in pd.DataFrame(figures, columns=columns).groupby(_KEY, sort=False):
         e = _interval(key[4], g)
-        rows.append((*key, e.value, e.low, e.high, np.ptp(g.value)/2, len(g), e.n, e.method))
+        effective = effective_texts(g.value, g.texts) if _is_rate(key[4]) else math.nan
+        rows.append((*key, e.value, e.low, e.high, np.ptp(g.value)/2, len(g), e.n, effective, e.method))
     return pd.DataFrame(rows, columns=[*_KEY, 'value', 'low', 'high', 'half', 'seeds',
-                                       'texts', 'interval'])
+                                       'texts', 'effective', 'interval'])
 
 # %% ../../../nbs/evaluation/studies/08_results.ipynb #522f918a
 def cells(
@@ -180,7 +182,7 @@ def cells(
     fprs:Sequence[float]=(.01, .05), # nominal false positive rates, and levels of p-values
     statistic:str='score', # column of the scores to judge by
     negatives:str='none', # label of the texts without a mark, such as "human"
-): # DataFrame: scheme, host, encoder, attack, measure, nominal, value, low, high, half, seeds, texts, interval, protocol
+): # DataFrame: scheme, host, encoder, attack, measure, nominal, value, low, high, half, seeds, texts, effective, interval, protocol
     "The figures of the table, one a row, with 95% intervals over texts and keys"
     f = _cells(results, tuple(fprs), statistic, negatives)
     how = np.where(f.seeds > 1, 'leave one seed out', 'own seed')
@@ -193,6 +195,8 @@ def cells(
 _NAMES = dict(detected='TPR', fpr='FPR', tpr='TPR', tpr_matched='matched TPR',
               tpr_key='same-key TPR', tpr_matched_key='matched same-key TPR',
               auroc='AUROC', ppl='PPL', similarity='similarity', nps='NPS')
+_MEANT = dict(found='detected', power='detected', recall='detected', p_value='detected', accused='fpr',
+              false_positives='fpr', auc='auroc', perplexity='ppl', preference='nps')
 
 def heading(
     measure:str, # such as "tpr"
@@ -271,15 +275,39 @@ def grid(self:Table,
     return [[_cell(self, r, c, bold, interval) for c in self.columns] for r in self.rows]
 
 # %% ../../../nbs/evaluation/studies/08_results.ipynb #63f54869
+def _span(x):
+    "Numbers as 3 or 60 to 1,500"
+    ends = sorted({round(x.min()), round(x.max())})
+    return ' to '.join(f'{e:,}' for e in ends)
+
+@patch
+def shown(self:Table): # DataFrame
+    "The figures that the table prints"
+    c = self.cells
+    keys = zip(zip(c.scheme, c.host, c.encoder), zip(c.attack, c.measure, c.nominal))
+    rows, columns = set(self.rows), set(self.columns)
+    return c[[row in rows and col in columns for row,col in keys]]
+
+# %% ../../../nbs/evaluation/studies/08_results.ipynb #5426b3b7
+@patch
+def based_on(self:Table) -> str: # empty for a table without figures
+    "How many keys and texts the figures rest on"
+    c = self.shown()
+    if not len(c): return ''
+    keys = 'one key' if c.seeds.max() == 1 else f'{_span(c.seeds)} keys'
+    said, rates = f'{keys} and {_span(c.texts)} texts', c.effective.dropna()
+    return said + (f' (rates: {_span(rates)} effective)' if len(rates) else '')
+
+# %% ../../../nbs/evaluation/studies/08_results.ipynb #823fd60c
 @patch
 def caption(self:Table,
     mark:str='Bold', # how the best figure is shown
 ) -> str:
     "What brackets and bold mean; empty for a table without columns"
     if not self.columns: return ''
-    keys = 'keys' if self.cells.seeds.max() > 1 else 'under one key'
-    over = f'over texts and {keys}' if keys == 'keys' else f'over texts, {keys}'
-    return (f'In brackets: 95% intervals {over} (rates: Clopper-Pearson, AUROC: DeLong). '
+    over = 'over texts and keys' if self.cells.seeds.max() > 1 else 'over texts, under one key'
+    figures = f' A figure rests on {self.based_on()}.' if len(self.shown()) else ''
+    return (f'In brackets: 95% intervals {over} (rates: Clopper-Pearson, AUROC: DeLong).{figures} '
             f'{mark}: the best by more than the intervals allow.')
 
 # %% ../../../nbs/evaluation/studies/08_results.ipynb #f82545c8
@@ -363,7 +391,7 @@ def latex(self:Table) -> str:
 # %% ../../../nbs/evaluation/studies/08_results.ipynb #884e0634
 def _check_choice(c, measures, attacks, **keep):
     "Refuse names that the figures do not have"
-    check_names(measures, _NAMES, 'measures')
+    check_names(measures, _NAMES, 'measures', _MEANT)
     for name,chosen in dict(attacks=attacks, **keep).items():
         if chosen is None: continue
         check_names(chosen, [x for x in c[name[:-1]].unique() if x], name)

@@ -83,14 +83,15 @@ def _asks_server(unit):
 def estimate(
     units:list, # that are left to do
     bench:Bench, # to do them with
-    seconds=seconds_of # a function of a trial, a folder and the bench
+    seconds=seconds_of, # a function of a trial, a folder and the bench
+    say=None # a function that is told what is tried; None: nobody
 ) -> tuple: # seconds, and what is not counted, with the reason
     "About how long units will take"
     total, unknown, texts = 0., [], bench.batch_size
-    groups = itertools.groupby(sorted(units, key=_pace), _pace)
+    groups = [(p, list(same)) for p,same in itertools.groupby(sorted(units, key=_pace), _pace)]
     with tempfile.TemporaryDirectory() as out:
-        for (kind,what,_),same in groups:
-            same = list(same)
+        for i,((kind,what,_),same) in enumerate(groups):
+            if say: say(f'trying {i + 1} of {len(groups)}: {kind} {what}'.strip())
             try:
                 if _asks_server(same[0]): raise ValueError('it asks a server')
                 took = seconds(trial(same[0], texts), Path(out), bench)
