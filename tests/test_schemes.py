@@ -127,12 +127,12 @@ def test_what_is_trained_is_packaged(host):
 
 
 @pytest.mark.parametrize('module, load, command', [
-    ('tokenspecific', 'load_tables', 'make_tables(host)'), ('adaptive', 'load_mapping', 'make_mapping(encoder)'),
+    ('ts', 'load_tables', 'make_tables(host)'), ('atw', 'load_mapping', 'make_mapping(encoder)'),
     ('sir', 'load_network', 'make_network(encoder)'), ('sir', 'load_clusters', 'make_clusters(host)')])
 def test_without_weights_the_command_is_said(module, load, command):
     from importlib import import_module
     from types import SimpleNamespace
-    f = getattr(import_module(f'dew_nb.evaluation.{module}'), load)
+    f = getattr(import_module(f'dew_nb.evaluation.schemes.{module}'), load)
     with pytest.raises(FileNotFoundError) as e: f(SimpleNamespace(name='another', digest='0'*64, tokenizer_digest='0'*64))
     assert command in str(e.value) and 'another' in str(e.value)
 
