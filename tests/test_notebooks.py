@@ -1,6 +1,7 @@
 "Every notebook, run as `nbdev_test` runs it"
 import os, sys
 
+import dew_nb                                       # noqa: F401  sets the environment that every notebook begins with
 import pytest
 from IPython import get_ipython
 from IPython.core.interactiveshell import InteractiveShell

@@ -18,6 +18,7 @@ import torch
 from fastcore.basics import patch
 from safetensors import safe_open
 from tqdm.auto import tqdm
+from ..models.stopping import no_bar
 
 # %% ../../nbs/mark/12_compiled.ipynb #9f647b5f
 from ..models.artefacts import cached_tensors, load_artefact
@@ -44,7 +45,7 @@ def token_vectors(
     tok, out = backend(tokenizer), torch.zeros(V, encoder.dim)
     ids = np.arange(min(V, tok.get_vocab_size())) if ids is None else np.unique(ids)
     bar = len(ids) > chunk if progress is None else progress
-    for i in tqdm(range(0, len(ids), chunk), desc='token contexts', disable=not bar):
+    for i in tqdm(range(0, len(ids), chunk), desc='token contexts', disable=no_bar(bar)):
         some = ids[i:i+chunk]
         texts = tok.decode_batch([[j] for j in some.tolist()], skip_special_tokens=False)
         out[torch.from_numpy(some)] = torch.as_tensor(encoder.encode(texts))

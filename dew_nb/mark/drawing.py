@@ -10,7 +10,7 @@ import torch
 from fastcore.basics import patch
 
 # %% ../../nbs/mark/32_drawing.ipynb #95d6cabf
-NO_DRAW = ('rule={!r} marks the draw of each token, and greedy decoding and beam search draw '
+NO_DRAW = ('rule={!r} marks the draw of each token, and greedy decoding (also temperature=0) and beam search draw '
     "none: use do_sample=True (a low temperature is fine), or DEWConfig.preset('calibrated'). "
     'A loop of your own that draws without the random numbers of torch says so: wm.processor(drawn=True)')
 NOT_LAST = ('rule={!r} marks what is drawn from, but temperature, top-k, top-p or another processor has changed it afterwards: '

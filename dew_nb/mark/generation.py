@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SAMPLING', 'check_texts', 'ChatPrompt', 'is_chat', 'chat_prompt', 'as_prompts', 'prompt_ids', 'seeded',
-           'prompt_names', 'generate']
+           'prompt_names', 'check_ids', 'generate']
 
 # %% ../../nbs/mark/34_generation.ipynb #35b9acc7
 import secrets
@@ -16,6 +16,7 @@ from tqdm.auto import tqdm
 from .drawing import NO_DRAW
 from .processor import DEWLogitsProcessor, DEWWatermarkingConfig
 from .scheme import Scheme
+from ..models.stopping import no_bar
 
 # %% ../../nbs/mark/34_generation.ipynb #c028
 def check_texts(
@@ -116,11 +117,27 @@ def prompt_names(
         out.append(f'{seed}/{times[p]}/{p}')
     return out
 
+# %% ../../nbs/mark/34_generation.ipynb #a337ee62
+def check_ids(
+    tok, # the host's tokenizer
+    ids:torch.Tensor, # of prompts
+    rows:int, # of the model's table of embeddings
+    several:bool=False # rows of a batch are filled up with the padding token
+):
+    "Refuse tokens that the model has no embedding for"
+    bad = ids[ids >= rows].unique().tolist()
+    if several and (tok.pad_token_id or 0) >= rows: bad.append(tok.pad_token_id)
+    if bad: raise ValueError(f'the model has embeddings for {rows:,} tokens, and {tok.convert_ids_to_tokens(bad[0])!r} is token {bad[0]:,}: '
+        'tokens were added to the tokenizer. Call model.resize_token_embeddings(len(tokenizer)) before the scheme is built; '
+        'for padding, tokenizer.pad_token = tokenizer.eos_token does')
+
 # %% ../../nbs/mark/34_generation.ipynb #np041
 def _generate_batch(scheme, prompts, names, mark, processors, kwargs):
     "Texts of one batch, a list of texts for each prompt if several were asked for"
     tok, model = scheme.host.tokenizer, scheme.host.model
     inp = prompt_ids(tok, prompts).to(model.device)
+    several = len(prompts)*(kwargs.get('num_return_sequences') or 1) > 1
+    check_ids(tok, inp['input_ids'], model.get_input_embeddings().weight.shape[0], several)
     P = inp['input_ids'].shape[1]
     how = _mark_arguments(scheme, P, processors, names) if mark else dict(logits_processor=processors)
     ids = model.generate(**inp, **how, **kwargs)
@@ -143,7 +160,7 @@ def generate(
     **kwargs # more arguments for transformers' `generate`
 ) -> str|list:
     "Marked continuations: a string for a string, a list for a list (see `num_return_sequences`)"
-    _check_generate(scheme, batch_size, mark and (not do_sample or kwargs.get('num_beams', 1) > 1))
+    _check_generate(scheme, batch_size, mark and (not do_sample or kwargs.get('num_beams', 1) > 1 or kwargs.get('temperature') == 0))
     one, out = isinstance(prompts, str) or is_chat(prompts), []
     prompts = as_prompts(scheme.host.tokenizer, [prompts] if one else prompts)
     processors = list(kwargs.pop('logits_processor', []))
@@ -154,7 +171,7 @@ def generate(
     show = len(prompts) > batch_size if progress is None else progress
     names = prompt_names(prompts, seed)
     with seeded(seed):
-        for i in tqdm(range(0, len(prompts), batch_size), desc='generating', disable=not show):
+        for i in tqdm(range(0, len(prompts), batch_size), desc='generating', disable=no_bar(show)):
             at = slice(i, i+batch_size)
             out += _generate_batch(scheme, prompts[at], names[at], mark, processors, kwargs)
     return out[0] if one else out

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from fastcore.basics import patch
 from tqdm.auto import tqdm
+from ..models.stopping import no_bar
 
 # %% ../../nbs/mark/11_sources.ipynb #c004
 from ..models.artefacts import cached_tensor, cached_tensors
@@ -97,7 +98,7 @@ def encode(self:Reference,
     def make():
         few = progress is None and len(self) <= chunk
         bar = tqdm(range(0, len(self), chunk), desc='reference contexts',
-                   disable=few or progress is False)
+                   disable=no_bar(not few and progress is not False))
         return torch.cat([contexts.encode(self.windows[i:i+chunk], transformed=False).cpu()
                           for i in bar])
     return replace(self, vectors=cached_tensor(path, make))

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from fastcore.basics import patch
 from tqdm.auto import tqdm
+from ..models.stopping import no_bar
 
 # %% ../../nbs/mark/06_tables.ipynb #c004
 from ..models.artefacts import load_artefact, save_artefact
@@ -127,7 +128,7 @@ def _fill(rows, embeddings, whitening, R_T, R_C, fold, chunk, progress):
     if whitening:
         mean = torch.from_numpy(whitening.mean).to(R_T)
         R_T = torch.from_numpy(whitening.W @ R_T.double().cpu().numpy()).to(R_T)
-    for i in tqdm(range(0, len(rows), chunk), desc='token table', disable=not bar):
+    for i in tqdm(range(0, len(rows), chunk), desc='token table', disable=no_bar(bar)):
         x = torch.as_tensor(as_float_array(embeddings[i:i+chunk])).to(R_T) - mean
         rows[i:i+chunk] = project_rows(x, R_T, R_C, fold).to(rows.dtype)
 

@@ -90,7 +90,7 @@ def _read(path):
         with safe_open(path, 'pt') as f:
             return f.metadata() or {}, {k: f.get_tensor(k) for k in f.keys()}
     except (SafetensorError, struct.error, ValueError) as e: raise ValueError(
-        f'{path} is truncated or not a dew_nb file: {e}. Copy or build it again.') from None
+        f'{path} is truncated or not a dew_nb file: {e}. Ask its author for a good copy.') from None
 
 # %% ../../nbs/models/01_artefacts.ipynb #c018
 def _check_head(path, head, kind):
@@ -110,7 +110,7 @@ def _check_contents(path, head, tensors):
     except (KeyError, ValueError, RecursionError): meta = None
     if not isinstance(meta, dict) or content_digest(tensors, meta) != head.get('digest'): raise ValueError(
         f'{path} was altered after it was written: its contents do not match its digest. '
-        'Build it again.')
+        'Ask its author for a good copy.')
     return meta
 
 # %% ../../nbs/models/01_artefacts.ipynb #34924120

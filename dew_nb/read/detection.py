@@ -26,7 +26,7 @@ from ..models.fingerprint import Fingerprint
 from .evidence import Evidence, Measurement, measure
 from .results import DetectionResult
 from .scan import scan, scan_iter
-from ..models.stopping import checkpoint
+from ..models.stopping import checkpoint, no_bar
 from .text import Reader, check_one_or_many, check_reading, clean
 from ..stats.calibration import NullCalibration
 from ..stats.keynull import Anchor
@@ -143,7 +143,7 @@ def detect(self:Detector,
     if isinstance(texts, str): return next(self.detect_iter([texts]))
     n = len(texts) if hasattr(texts, '__len__') else None
     if progress is None: progress = n is None or n > 100
-    return list(tqdm(self.detect_iter(texts), total=n, desc='detecting', disable=not progress))
+    return list(tqdm(self.detect_iter(texts), total=n, desc='detecting', disable=no_bar(progress)))
 
 # %% ../../nbs/read/10_detection.ipynb #c058
 @patch
@@ -245,7 +245,7 @@ def load(cls:Detector,
     try: return _from_file(cls, path, t, meta, encoder, device, check)
     except (KeyError, TypeError, AttributeError, IndexError) as e: raise ValueError(
         f'{path} lacks or garbles what a detector needs ({type(e).__name__}: {e}). '
-        'Ask its author for a good copy, or build it again.') from e
+        'Ask its author for a good copy.') from e
 
 # %% ../../nbs/read/10_detection.ipynb #c071
 @patch

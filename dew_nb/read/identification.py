@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from fastcore.basics import patch
 from tqdm.auto import tqdm
+from ..models.stopping import no_bar
 
 # %% ../../nbs/read/12_identification.ipynb #c004
 from ..mark.context import ContextEncoder
@@ -138,7 +139,7 @@ def identify(
     for i,t in enumerate(dets): groups.setdefault(shared_work(t), []).append(i)
     results = [[None]*len(dets) for _ in texts]
     show = len(texts) > 100 if progress is None else progress
-    with tqdm(total=len(texts)*len(groups), desc='identifying', disable=not show) as bar:
+    with tqdm(total=len(texts)*len(groups), desc='identifying', disable=no_bar(show)) as bar:
         for at in groups.values():
             for row,found in zip(results, group_results([dets[i] for i in at], texts)):
                 for i,r in zip(at, found): row[i] = r

@@ -9,6 +9,7 @@ __all__ = ['scores_over_keys']
 import numpy as np
 from tqdm.auto import tqdm
 from ..mark.scheme import Scheme
+from ..models.stopping import no_bar
 from .detection import Detector
 from .evidence import measure
 from .text import check_many
@@ -40,7 +41,7 @@ def scores_over_keys(
     few = scheme.narrow(np.concatenate([d.ids for d in docs])) if docs else scheme
     if progress is None: progress = len(keys) > 10
     rows = [_under_key(few.rekey(k), groups)
-            for k in tqdm(keys, desc='keys', disable=not progress)]
+            for k in tqdm(keys, desc='keys', disable=no_bar(progress))]
     out = {k: np.array([r[k] for r in rows]) for k in ('score', 'z', 'z_iid', 'l_eff')}
     return out | dict(n_scored=np.array([d.first.sum() for d in docs]))
 

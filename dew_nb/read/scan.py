@@ -23,7 +23,7 @@ from ..models.graphs import send
 from ..stats.keynull import allowance, hidden_seed, pair_sum
 from ..stats.scanlaw import ScanNull, cell_sums, handicaps, largest, null_scores
 from ..stats.scanlaw import scan_lengths, window_pair_sums
-from ..models.stopping import checkpoint
+from ..models.stopping import checkpoint, no_bar
 from .text import LONG, check_one_or_many
 from .views import scan_html
 from .evidence import position_scores, positions, unit_tokens
@@ -400,4 +400,4 @@ def scan(
     n = len(texts) if hasattr(texts, '__len__') else None
     show = (n or 0) > 20 if progress is None else progress
     return list(tqdm(scan_iter(detector, texts, alpha, **kwargs), total=n, desc='scanning',
-                     disable=not show))
+                     disable=no_bar(show)))

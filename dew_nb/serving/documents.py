@@ -202,14 +202,17 @@ def column_place(
 def csv_texts(
     text:str, # of a table
     name:str, # of its file
-    column:str|None # name of the column of the texts, or its number from 1
+    column:str|None, # name of the column of the texts, or its number from 1
+    names:str|None=None # column that names the rows; None: their numbers do
 ):
-    "(row number, text or `UsageError`) for each row of a table after the first"
+    "(row number or name, text or `UsageError`) for each row of a table after the first"
     try:
         rows = csv_records(text)
-        at = column_place(name, [c.strip() for c in next(rows, [])], column)
+        head = [c.strip() for c in next(rows, [])]
+        at = column_place(name, head, column)
+        by = None if names is None else column_place(name, head, names)
         for i,row in enumerate(rows, 2):
-            if row: yield i, row[at] if at < len(row) else UsageError(f'{name}, row {i}: there is no column {at+1} in it')
+            if row: yield (row[by:] or [''])[0].strip() or i if by is not None else i, row[at] if at < len(row) else UsageError(f'{name}, row {i}: there is no column {at+1} in it')
     except csv.Error as e: raise UsageError(f'{name} can\'t be read as a table: {e}') from None
 
 # %% ../../nbs/serving/08_documents.ipynb #71f4cfb5
@@ -241,16 +244,16 @@ def _no_field(name, b):
 
 def _rows(name, rows): yield from ((f'{name}:{i}', t, '') for i,t in rows)
 
-def _parquet(f, column):
+def _parquet(f, column, names):
     "Entries of a Parquet file"
     if column is None: column_place(f, parquet_file(f).schema_arrow.names, None)
-    return _rows(f, parquet_rows(Shard(f), column))
+    return _rows(f, parquet_rows(Shard(f), column, names))
 
 # %% ../../nbs/serving/08_documents.ipynb #d5e330d7
-def _entries(f, kind, column, encoding):
+def _entries(f, kind, column, encoding, names=None):
     "(name, text, how it was read) of what a file holds"
     name = 'stdin' if f == '-' else f
-    if kind == 'parquet': yield from _parquet(f, column)
+    if kind == 'parquet': yield from _parquet(f, column, names)
     else:
         with open_bytes(f) as h: b = h.read()
         kind = kind or file_kind(f, b[:8])
@@ -262,7 +265,7 @@ def _entries(f, kind, column, encoding):
         elif kind == 'text': yield name, *decoded(b, encoding, name)
         else:
             text, how = decoded(b, encoding, name)
-            yield from ((n, t, how) for n,t,_ in _rows(name, csv_texts(text, name, column)))
+            yield from ((n, t, how) for n,t,_ in _rows(name, csv_texts(text, name, column, names)))
 
 # %% ../../nbs/serving/08_documents.ipynb #a8dd7579
 def files_below(
@@ -277,15 +280,15 @@ def files_below(
     return sorted(found)
 
 # %% ../../nbs/serving/08_documents.ipynb #8d064b47
-def _of_file(f, field, column, encoding, inside=False):
+def _of_file(f, field, column, encoding, names=None, inside=False):
     "(name, text or error, how it was read) of a file or a folder"
     kind = file_kind(f) if inside or f != '-' and file_kind(f) == 'parquet' else 'table' if column else ''
     try:
         if f != '-' and os.path.isdir(f):
-            for g in files_below(f): yield from _of_file(g, field, column, encoding, True)
+            for g in files_below(f): yield from _of_file(g, field, column, encoding, names, True)
         elif field is not None and (not inside or kind == 'lines'):
             yield from _rows('stdin' if f == '-' else f, json_lines(f, field, encoding))
-        else: yield from _entries(f, kind if kind != 'text' else '', column, encoding)
+        else: yield from _entries(f, kind if kind != 'text' else '', column, encoding, names)
     except (OSError, UnicodeError, UsageError) as e: yield 'stdin' if f == '-' else f, UsageError(one_line(e)), ''
 
 # %% ../../nbs/serving/08_documents.ipynb #663db454
@@ -294,11 +297,12 @@ def named_documents(
     texts:list=(), # texts themselves
     field:str|None=None, # files hold JSON lines with the text in this field
     column:str|None=None, # files are tables with the text in this column
-    encoding:str|None=None # of files without a byte-order mark; None: found
+    encoding:str|None=None, # of files without a byte-order mark; None: found
+    names:str|None=None # with column: another one, whose values name the rows
 ):
     "(name, text, how it was read), one at a time; for what can't be read, a `UsageError` in the text's place"
     for t in texts: yield shorten(t), t, ''
-    for f in files or ([] if texts else ['-']): yield from _of_file(f, field, column, encoding)
+    for f in files or ([] if texts else ['-']): yield from _of_file(f, field, column, encoding, names)
 
 # %% ../../nbs/serving/08_documents.ipynb #45d86437
 def judged_documents(

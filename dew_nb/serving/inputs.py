@@ -247,16 +247,19 @@ def cut_rows(
 # %% ../../nbs/serving/00_inputs.ipynb #c048
 def parquet_rows(
     shard:Shard, # of a Parquet file
-    column:str # whose values are the texts
+    column:str, # whose values are the texts
+    names:str|None=None # column whose values name the rows; None: their numbers do
 ):
-    "(row number, text or `UsageError`) of a shard of a Parquet file"
-    f, i = parquet_file(shard.path), shard.first
-    if column not in f.schema_arrow.names: raise UsageError(
-        f'{shard.path} has no column {column!r}; it has {", ".join(map(repr, f.schema_arrow.names))}')
+    "(row number or name, text or `UsageError`) of a shard of a Parquet file"
+    f, i, asked = parquet_file(shard.path), shard.first, [column, *[names]*(names is not None)]
+    for c in asked:
+        if c not in f.schema_arrow.names: raise UsageError(
+            f'{shard.path} has no column {c!r}; it has {", ".join(map(repr, f.schema_arrow.names))}')
     groups = range(shard.start, f.metadata.num_row_groups if shard.end is None else shard.end)
-    for batch in f.iter_batches(1024, row_groups=list(groups), columns=[column]) if groups else ():
-        for text in batch.column(0).to_pylist():
-            yield i, text if isinstance(text, str) else UsageError(
+    for batch in f.iter_batches(1024, row_groups=list(groups), columns=list(set(asked))) if groups else ():
+        texts, ids = (batch.column(c).to_pylist() for c in (column, asked[-1]))
+        for text,name in zip(texts, ids):
+            yield i if names is None or name in (None, '') else name, text if isinstance(text, str) else UsageError(
                 f'{shard.path}, row {i}: {column!r} is {type(text).__name__}, not a string')
             i += 1
 

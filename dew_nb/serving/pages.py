@@ -153,10 +153,10 @@ function setTable(name, found) {
 }
 function showAll(said) {
   const t = document.createElement('table'); answer.replaceChildren();
-  for (const r of [{name: 'row', verdict: 'verdict', p_value: 'p', z: 'z', caution: ''}, ...said.results]) {
+  for (const r of [{name: 'row', verdict: 'verdict', p_value: 'p', p_adjusted: 'corrected', z: 'z', caution: ''}, ...said.results]) {
     const row = t.insertRow(), fixed = x => typeof x == 'number' ? Number(x.toPrecision(2)) : x;
     const place = typeof r.z == 'number' ? Number(r.name) + 1 : r.name;
-    for (const c of [place, r.verdict, fixed(r.p_adjusted ?? r.p_value), fixed(r.z), r.caution ?? '']) row.insertCell().textContent = c;
+    for (const c of [place, r.verdict, fixed(r.p_value), ...(said.summary.many ? [fixed(r.p_adjusted ?? '')] : []), fixed(r.z), r.caution ?? r.remark ?? '']) row.insertCell().textContent = c;
   }
   answer.append(t); answer.prepend(document.createElement('p')); answer.firstChild.textContent = said.summary.words;
 }

@@ -17,6 +17,7 @@ from pathlib import Path
 from fastcore.basics import patch
 from filelock import FileLock, Timeout
 from tqdm.auto import tqdm
+from ..models.stopping import no_bar
 
 # %% ../../nbs/serving/05_ray.ipynb #c005
 from ..models.assets import file_digest
@@ -208,7 +209,7 @@ def run_job(
         for o in run.out.glob('part-*.tmp'): o.unlink()
         todo = run.left
         found = on_ray(run, todo, workers, address) if workers else serial(run, todo)
-        for i,e in tqdm(found, total=len(todo), desc='shards', disable=not progress):
+        for i,e in tqdm(found, total=len(todo), desc='shards', disable=no_bar(progress)):
             if isinstance(e, Exception): failed[i] = e
     if failed: raise UsageError(f'{len(failed)} of {len(run.shards)} shards failed, the first ({run.path(min(failed)).name}): '
         f'{one_line(failed[min(failed)])[:300]}. The others are done; the same command tries these again')

@@ -17,9 +17,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 # %% ../../nbs/serving/06_report.ipynb #27f45488
-from ..models.artefacts import content_digest, load_artefact
+from ..models.artefacts import content_digest, load_artefact, signer
 from ..models.assets import file_digest
 from ..models.signing import key_name, load_signing_key, sign_record
+from ..read.many import Tally
 from ..read.verdicts import TOO_SHORT, Judgement, judge_with, scheme_digest
 from ..read.views import PASSAGE_WORDS, WORDS, marked_text, running_mean, scan_curve, shaded_text, words_html
 
@@ -122,14 +123,15 @@ def contents_digest(
 def detector_entry(
     name:str, # how the report calls it
     det, # the `Detector`
-    path:str|Path|None=None # its file; None: it has none
+    path:str|Path|None=None, # its file; None: it has none
+    verified:bool=False # its signature was checked with a public key that somebody gave
 ) -> dict:
     "A detector in a report"
     m, c = det.meta, det.config
     d = dict(name=name, key=det.key, scheme=scheme_digest(m, det.p_kind), rule=c.rule.name, host=m.get('host'), sub_keys=c.rule.keys,
              tokenizer=m.get('tokenizer_digest'), p_values=c.null if det.p_kind == 'analytic' else det.p_kind, reading=det.reading)
     if path is None: return d | dict(file=None)
-    return d | dict(file=file_entry(path), contents=contents_digest(path))
+    return d | dict(file=file_entry(path), contents=contents_digest(path), signed=signer(path) or None, verified=verified)
 
 # %% ../../nbs/serving/06_report.ipynb #1c34d496
 PACKAGES = 'dew_nb', 'torch', 'tokenizers', 'transformers', 'numpy'
@@ -175,9 +177,10 @@ def count_entry(
     alpha:float # level of the test
 ) -> dict:
     "How many texts were examined, and how many of them are called marked by chance"
-    words = [j.verdict for j in found]
-    tested, many = len(words) - words.count('error'), next(filter(None, map(many_of, found)), '')
-    d = dict(examined=len(words), verdicts={w: words.count(w) for w in sorted(set(words))}, level=alpha)
+    words, many = [j.verdict for j in found], next(filter(None, map(many_of, found)), '')
+    tally = Tally.of(found, alpha)
+    tested = tally.texts
+    d = dict(examined=len(words), verdicts={w: words.count(w) for w in sorted(set(words))}, left_out=tally.left_out, level=alpha)
     if many: return d | dict(corrected=many)
     return d | dict(expected_false_positives=tested*alpha, any_false_positive=1 - (1-alpha)**tested)
 
@@ -191,13 +194,15 @@ def make_report(
     files:list=(), # from `file_entry`
     sources:list=(), # the file of each judgement; none: not from files
     command:str='', # that was given
-    made:datetime|None=None # when; None: now
+    made:datetime|None=None, # when; None: now
+    case:str='', # number or name of the case
+    examiner:str='' # who examined the texts
 ) -> dict:
     "A report as plain values"
     made = (made or datetime.now(timezone.utc)).astimezone(timezone.utc)
     asked = 'scan' if any(hasattr(j.result, 'spans') for j in found) else 'detect'
     sources = [*sources, *['']*(len(found) - len(sources))]
-    record = dict(kind=KIND, format=FORMAT, made=made.strftime('%Y-%m-%dT%H:%M:%SZ'), command=command,
+    record = dict(kind=KIND, format=FORMAT, made=made.strftime('%Y-%m-%dT%H:%M:%SZ'), case=case, examiner=examiner, command=command,
         software=software(), question=asked, level=alpha, detectors=detectors, files=list(files),
         count=count_entry(found, alpha), texts=[text_entry(j, f) for j,f in zip(found, sources)],
         not_said=NOT_SAID, limits=LIMITS)
@@ -290,15 +295,16 @@ def count_words(
     c:dict # from `count_entry`
 ) -> str:
     "How many texts were examined, and what that means, in sentences"
-    n, bad = c['examined'], c['verdicts'].get('error', 0)
+    n, bad, out = c['examined'], c['verdicts'].get('error', 0), c.get('left_out', 0)
     said = ', '.join(f'{v} {k}' for k,v in c['verdicts'].items() if k != 'error') or 'no verdict'
-    tested = n - bad
+    tested = n - bad - out
     if c.get('corrected'): rest = f'Verdicts are corrected for the number of texts ({c["corrected"]}): the level is about all of them together.'
     elif tested == 1: rest = f'If it were unmarked, it would be called marked with probability {c["any_false_positive"]:.2g}.'
     else: rest = (f'If none of the {tested} were marked, {c["expected_false_positives"]:.3g} of them would be called marked on average, and at least '
                   f'one with probability {c["any_false_positive"]:.2g}.')
     alone = '' if c.get('corrected') else f'of {_one_in(c["level"])} unmarked texts one is called marked on average. '
-    return (f'{n} text{"s"*(n != 1)} examined for this report: {said}{f", {bad} could not be read" if bad else ""}. The level is {c["level"]:g}{": " if alone else ". "}'
+    few = f' (in {out} of them there was nothing to score: they count no further)'*bool(out)
+    return (f'{n} text{"s"*(n != 1)} examined for this report: {said}{few}{f", {bad} could not be read" if bad else ""}. The level is {c["level"]:g}{": " if alone else ". "}'
         f'{alone}{rest} Texts that were examined elsewhere, and are not in this report, count as well.')
 
 # %% ../../nbs/serving/06_report.ipynb #b58478d0
@@ -306,20 +312,33 @@ TESTS = dict(key='over random keys, for the text as it is', iid="the paper's tes
              calibrated='calibrated with unmarked texts', empirical='rank among unmarked texts')
 READ = dict(raw='as they are', plain='with edits of characters undone', auto='with edits of characters undone where the text suggests it')
 
+def _signature(d):
+    "Who signed a detector's file, in words"
+    if not d['file']: return 'none: made from a key'
+    if not d.get('signed'): return 'none: the file is not signed'
+    return f'signed with the key {d["signed"]}, ' + ('verified' if d.get('verified') else 'as the file says; not verified (--verify-key)')
+
 def _technical(record):
     "Everything that is needed to check a report, as HTML"
     made = ', '.join(f'{k} {v}' for k,v in record['software'].items())
     out = '<h2>Detectors</h2>' + ''.join(facts_table({'name': d['name'] or 'made from a key', 'key': f'{d["key"]} (fingerprint)', 'scheme': d['scheme'],
         'rule': d['rule'], 'language model': d['host'], 'tokenizer': d['tokenizer'], 'p-values': TESTS.get(d['p_values'], d['p_values']),
         'texts are read': READ[d['reading']],
-        'file': f'{d["file"]["bytes"]:,} bytes, SHA-256 {d["file"]["sha256"]}' if d['file'] else 'none: made from a key',
-        'contents': d.get('contents', 'unknown')}) for d in record['detectors'])
+        'signature': _signature(d),
+        'file': f'{d["file"]["bytes"]:,} bytes, SHA-256 of the file as it is, byte for byte: {d["file"]["sha256"]}' if d['file'] else 'none: made from a key',
+        'contents': f'SHA-256 of what the file holds, the same when it is written or signed again: {d["contents"]}' if d['file'] else 'unknown'}) for d in record['detectors'])
     if record['files']: out += '<h2>Files</h2>' + ''.join(facts_table({'file': f['name'], 'size': f'{f["bytes"]:,} bytes',
         'SHA-256': f['sha256'], 'read as': f['encoding']}) for f in record['files'])
     return out + '<h2>How this was made</h2>' + facts_table({'date (UTC)': record['made'], 'command': record['command'] or 'none', 'software': made})
 
 # %% ../../nbs/serving/06_report.ipynb #fa5c6f88
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+def _row(t, many):
+    "The line of a text in the first table"
+    if 'p_value' not in t: return [t['name'], t['verdict'], *['']*(3 + many)]
+    fixed = [f'{t["p_adjusted"]:.2g}' if 'p_adjusted' in t else '']*many
+    return [t['name'], t['verdict'], f'{t["p_value"]:.2g}', *fixed, f'{t["z"]:+.2f}', f'{t["n_scored"]:,}']
 
 def report_html(
     record:dict, # from `make_report`
@@ -328,7 +347,11 @@ def report_html(
     signer:str='' # name of the key that signs; nothing: none does
 ) -> str:
     "The report as a page that needs nothing else"
-    rows = [[t['name'], t['verdict'], *([f'{t["p_value"]:.2g}', f'{t["z"]:+.2f}', f'{t["n_scored"]:,}'] if 'p_value' in t else ['', '', ''])] for t in record['texts']]
+    head, many = ['text', 'verdict', 'p-value', 'z', 'scored'], bool(record['count'].get('corrected'))
+    if many: head.insert(3, 'p corrected')
+    rows = [_row(t, many) for t in record['texts']]
+    whose = {'case': record['case'], 'examiner': record['examiner']}
+    whose = facts_table({k: v for k,v in whose.items() if v}) if any(whose.values()) else ''
     bullets = lambda xs: '<ul>' + ''.join(f'<li>{_e(x)}</li>' for x in xs) + '</ul>'
     signed = f'Signed with the Ed25519 key {_e(signer)}; the signature is in <code>{_e(beside)}</code>.' if signer else 'This report is not signed.'
     checks = 'checks that neither was changed' if signer else 'compares the two, which anybody can have changed together'
@@ -336,8 +359,8 @@ def report_html(
     return ('<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}"><title>Evidence report</title><style>{REPORT_CSS}{PRINT_CSS}</style></head>'
         f'<body><h1>Evidence report</h1><p>Made {_e(record["made"])} with dew_nb {_e(record["software"]["dew_nb"])}. The same report with all scores '
-        f'is in <code>{_e(beside)}</code>; <code>dew_report verify {_e(beside)}</code> {checks}. {signed}</p>'
-        f'<h2>What was found</h2>{list_table(["text", "verdict", "p-value", "z", "scored"], rows)}<p>{_e(count_words(record["count"]))}</p>'
+        f'is in <code>{_e(beside)}</code>; <code>dew_report verify {_e(beside)}</code> {checks}. {signed}</p>{whose}'
+        f'<h2>What was found</h2>{list_table(head, rows)}<p>{_e(count_words(record["count"]))}</p>'
         f'<h2>What must not be concluded</h2>{bullets(record["not_said"])}<h2>Limits</h2>{bullets(record["limits"])}'
         f'{"".join(map(text_html, found, record["texts"]))}<section class="one"><h2>What the words mean</h2>{words_html(words)}'
         f'{_technical(record)}</section></body></html>\n')
@@ -404,6 +427,9 @@ class Reporter:
     command: str = '' # that was given
     sign_key: str|Path|None = None # file of an Ed25519 private key; None: not signed
     password: str = field(default='', repr=False) # of that file
+    case: str = '' # number or name of the case
+    examiner: str = '' # who examined the texts
+    verified: bool = False # the detectors' signatures were checked
     def __post_init__(self):
         report_paths(self.path)
         self.key = None if self.sign_key is None else load_signing_key(self.sign_key, self.password)
@@ -420,8 +446,8 @@ class Reporter:
         "Write the report of judgements by detectors, which are files"
         if changed := [f for f,e in self.entries().items() if e != self.before[f]]: raise ValueError(
             f'{", ".join(changed)} changed while it was read, and no report is written: ask again')
-        known = [detector_entry(n, d, paths[n]) for n,d in detectors.items()]
+        known = [detector_entry(n, d, paths[n], self.verified) for n,d in detectors.items()]
         sources = [self.source(j.name) for j in found]
-        record = make_report(found, known, alpha, list(self.before.values()), sources, self.command)
+        record = make_report(found, known, alpha, list(self.before.values()), sources, self.command, case=self.case, examiner=self.examiner)
         page, data = write_report(self.path, record, found, self.key)
         return f'report written to {page} and {data}, {"not " * (self.key is None)}signed'

@@ -126,7 +126,7 @@ def answer_json(
     for j in found:
         checkpoint()
         rows.append(j.record(q.tokens and not scan) | (dict(html=card(j)) if q.html else {}))
-    summary = Tally.of([j.verdict for j in found], q.alpha, q.many or '').record()
+    summary = Tally.of(found, q.alpha, q.many or '').record()
     return json.dumps(dict(results=rows, summary=summary), allow_nan=False).encode('ascii')
 
 # %% ../../nbs/serving/10_service.ipynb #2e77b8ec

@@ -136,7 +136,8 @@ class TokenBar:
         disable:bool=False # no bar
     ):
         from tqdm.auto import tqdm
-        self.bar = tqdm(total=total, desc=desc, unit='token', disable=disable, leave=False)
+        from dew_nb.models.stopping import no_bar
+        self.bar = tqdm(total=total, desc=desc, unit='token', disable=no_bar(not disable), leave=False)
 
     def __call__(self, ids, scores, **kwargs):
         "Count a token of each row of `ids`; no row is to end"

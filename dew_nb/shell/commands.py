@@ -14,7 +14,7 @@ from ..read.many import MANY, Tally, corrected, cutoff
 from .arguments import (CommandParser, TokenBar, build_scheme, device_option,
     encoding_option, output_options, prepare_environment, run_command, say,
     shared_options, wants_bars)
-from ..read.verdicts import (CARDS, COLUMNS, HEADLINE, csv_line, detector_info,
+from ..read.verdicts import (CARDS, COLUMNS, csv_line, detector_info, headline,
     info_text, judge_with, report_page, scheme_digest)
 
 # %% ../../nbs/shell/01_commands.ipynb #c007
@@ -191,6 +191,8 @@ def _text_options(p):
     p.add_argument('--jsonl', metavar='FIELD', help='files hold JSON lines; the text is in FIELD')
     p.add_argument('--column', metavar='NAME', help='files are tables (.csv, .tsv, .parquet); a text is '
         'in each row, in the column of this name or number')
+    p.add_argument('--id-column', metavar='NAME', help='with --column: the column that names the rows '
+        '(default: they are numbered)')
     encoding_option(p)
     p.add_argument('--raw', action='store_true', help='read texts as they are: do not undo doubled '
         'blanks, invisible characters, emphasis and the like')
@@ -217,6 +219,8 @@ def _answer_options(p):
         'as JSON beside it, with digests of all files; dew_report verify checks it')
     p.add_argument('--sign-key', metavar='FILE', help='with --report: sign it with this Ed25519 key (dew_report new-key '
         'makes one; a password is read from DEW_SIGN_PASSWORD)')
+    p.add_argument('--case', metavar='TEXT', default='', help='with --report: number or name of the case')
+    p.add_argument('--examiner', metavar='NAME', default='', help='with --report: who examined the texts')
     p.add_argument('--tokens', action='store_true',
         help='with --json: score and place of every token')
     p.add_argument('--out', metavar='FOLDER', help='verdicts as files of JSON lines in FOLDER, shard by '
@@ -279,6 +283,8 @@ def _check_detect(args):
         (args.out and (args.text or args.csv or args.html or args.report or args.tokens or '-' in args.file),
          '--out writes JSON lines of files: leave out --text, --csv, --html, --report, --tokens and -'),
         (args.sign_key and not args.report, '--sign-key needs --report FILE.html'),
+        ((args.case or args.examiner) and not args.report, '--case and --examiner need --report FILE.html'),
+        (args.id_column is not None and args.column is None, '--id-column needs --column NAME'),
         (args.ray and not args.out, '--ray needs --out FOLDER'),
         (args.workers is not None and not (args.ray and args.workers > 0), '--workers N needs --ray, and N above 0'),
         (args.verify_key and not args.detector, '--verify-key needs --detector FILE'),
@@ -308,7 +314,7 @@ def _shown(j, args) -> str:
 
 def _print_tally(tally, args):
     "What is to be known of several texts together"
-    if tally.texts < 2: return
+    if tally.all - tally.errors < 2: return
     if args.json: print(json.dumps(dict(summary=tally.record()), ensure_ascii=False))
     elif args.csv: say(tally.words(), args.quiet)
     else: print('\n' + tally.words())
@@ -319,9 +325,9 @@ def _print_all(judgements, args) -> tuple:
     "Print judgements as they come; their tally, for --html rows and cards, for --report all of them"
     tally, rows, cards, kept = Tally(args.alpha, args.many or ''), [], [], []
     for j in judgements:
-        if not (tally.texts or tally.errors or args.json): print(csv_line(COLUMNS) if args.csv else HEADLINE)
+        if not (tally.all or args.json): print(csv_line(COLUMNS) if args.csv else headline(args.many))
         print(_shown(j, args), flush=True)
-        tally.add(j.verdict)
+        tally.add(j)
         if args.report: kept.append(j)
         if len(kept) > REPORTED: raise UsageError(
             f'--report shows every text in full, and takes {REPORTED:,} at most: use --html, or give fewer')
@@ -348,18 +354,19 @@ def _reporter(args):
         with open(f, 'rb') as b: return encoding_of(b.read(4), args.encoding)
     given = shlex.join(['dew_detect', *(a if len(a) <= 200 else a[:200] + '…' for a in args.given)])
     password = os.environ.get('DEW_SIGN_PASSWORD', '')
-    return Reporter(args.report, {f: read_as(f) for f in args.file if os.path.isfile(f)}, given, args.sign_key, password)
+    return Reporter(args.report, {f: read_as(f) for f in args.file if os.path.isfile(f)}, given, args.sign_key, password,
+                    args.case, args.examiner, bool(args.verify_key))
 
 def _write_page(args, dets, tally, rows, cards):
     "The page of --html"
     names = ', '.join(f'{n or "the key"} (key {d.key}, scheme {scheme_digest(d.meta, d.p_kind)})' for n,d in dets.items())
     about = f'Detector: {names}. Level {args.alpha:g}: the share of unmarked texts that may be called marked. {tally.words()}'
-    Path(args.html).write_text(report_page(rows, cards, about), encoding='utf-8')
+    Path(args.html).write_text(report_page(rows, cards, about, bool(args.many)), encoding='utf-8')
     say(f'page written to {args.html}', args.quiet)
 
 # %% ../../nbs/shell/01_commands.ipynb #shards-1
 def _detect_shards(args) -> int:
-    "Judge files in shards, in this process or with Ray (86_ray)"
+    "Judge files in shards, in this process or with Ray"
     prepare_environment()
     from dew_nb.serving.ray import Job, run_job, verdict_rows
     job = Job(tuple(args.file), tuple(args.detector), args.jsonl, args.alpha, args.scan, args.raw,
@@ -369,12 +376,13 @@ def _detect_shards(args) -> int:
     said = run_job(job, args.out, workers, address, wants_bars(args.quiet))
     total, bad = sum(said.values()), said.get('error', 0)
     print(f'{args.out}: {total:,} texts: ' + ', '.join(f'{n:,} {v}' for v,n in sorted(said.items())))
-    tally = Tally(args.alpha, '', total - bad, said.get('marked', 0), bad)
+    p = [r['p_value'] for r in verdict_rows(args.out) if r.get('n_scored')]
+    left_out = total - bad - len(p)
+    tally = Tally(args.alpha, '', len(p), said.get('marked', 0), bad, left_out)
     print(tally.words())
     if args.many:
-        p = [r['p_value'] for r in verdict_rows(args.out) if 'p_value' in r]
         most = cutoff(p, args.alpha, args.many)
-        tally = Tally(args.alpha, args.many, len(p), sum(x <= most for x in p)*(most > 0), bad)
+        tally = Tally(args.alpha, args.many, len(p), sum(x <= most for x in p)*(most > 0), bad, left_out)
         print(tally.words() + f' They have a p-value of at most {most:.3g}.'*(tally.marked > 0))
     if bad: raise UsageError(f'{bad} of {total} texts could not be read')
     return 0 if tally.marked == total else 1
@@ -389,12 +397,12 @@ def _detect(argv) -> int:
     reporter = _reporter(args) if args.report else None
     dets = _load_detectors(args)
     if args.raw: dets = {k: d.read_as('raw') for k,d in dets.items()}
-    entries = named_documents(args.file, args.text, args.jsonl, args.column, args.encoding)
+    entries = named_documents(args.file, args.text, args.jsonl, args.column, args.encoding, args.id_column)
     found = judged_documents(judge_with(dets, args.alpha, args.scan), entries)
     if args.many: found = corrected(list(found), args.many, dets, args.scan)
     tally, rows, cards, kept = _print_all(found, args)
     if args.html: _write_page(args, dets, tally, rows, cards)
-    total = tally.texts + tally.errors
+    total = tally.all
     if not total: raise UsageError('no text given: the input has no lines')
     if reporter: say(reporter.write(kept, dets, args.alpha, {n: n or None for n in dets}), args.quiet)
     if tally.errors: raise UsageError(f'{tally.errors} of {total} texts could not be read')

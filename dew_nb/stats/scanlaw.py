@@ -242,5 +242,8 @@ def threshold(self:ScanNull,
     alpha:float=0.01 # false alarms to accept, per text
 ) -> float:
     "The t that a share alpha of texts without the mark reaches"
-    excess = lambda t: math.log(max(float(self.p_value(t)), 1e-300)/alpha)
-    return float(optimize.brentq(excess, -10, 30, xtol=1e-4))
+    def excess(t):
+        p = float(self.p_value(t))
+        return math.log(p) - math.log(alpha) if p else -1e3
+    top = next((t for t in (30, 60, 120, 240) if excess(t) < 0), None)     # a tiny level is far out
+    return float(optimize.brentq(excess, -10, top, xtol=1e-4)) if top else 240.

@@ -19,6 +19,7 @@ import torch
 from fastcore.basics import patch
 from tqdm.auto import tqdm
 from ..texts.content import ContentCache, as_cache, content_key, content_seed
+from ...models.stopping import no_bar
 
 # %% ../../../nbs/evaluation/attacks/00_base.ipynb #41fc4ad6
 try: from rapidfuzz.distance import Levenshtein
@@ -111,7 +112,7 @@ class KeptResults:
 @patch
 def _attack_new(self:BaseAttack, texts, seed):
     "Pairs (texts, attacked texts), chunk by chunk, with a seed for each text"
-    for start in tqdm(range(0, len(texts), self.chunk), disable=not self.progress, desc=self.name):
+    for start in tqdm(range(0, len(texts), self.chunk), disable=no_bar(self.progress), desc=self.name):
         part = texts[start:start+self.chunk]
         out = self.attack(part, [content_seed(type(self).__name__, seed, t) for t in part])
         if len(out) != len(part): raise ValueError(

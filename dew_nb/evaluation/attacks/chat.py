@@ -19,6 +19,7 @@ from ..texts.content import ContentCache, as_cache, content_key
 from dew_nb.evaluation.attacks.endpoint import (ChatBadAnswer, ChatError, ChatRateLimited,
     ChatRefused, ChatServerError, ChatTimeout, ChatUnreachable, Endpoint, LocalServer,
     Patience, ask_patiently)
+from ...models.stopping import no_bar
 
 # %% ../../../nbs/evaluation/attacks/07_chat.ipynb #69c1abc2
 log = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ def ask_many(
     with httpx.Client(timeout=endpoint.timeout, headers=endpoint.headers(),
                       limits=limits) as http, \
          ThreadPoolExecutor(concurrency) as pool, \
-         tqdm(total=len(bodies), disable=not progress, desc=endpoint.model) as bar:
+         tqdm(total=len(bodies), disable=no_bar(progress), desc=endpoint.model) as bar:
         ask = lambda b: pool.submit(ask_patiently, endpoint, patience, http, b, stop)
         left = {ask(b): k for k,b in bodies.items()}
         try: return _gather(left, done, cache, on_error, bar)

@@ -19,6 +19,7 @@ from ..texts.content import ContentCache, as_cache, content_key
 from ..texts.sampling import SeededSampler, pad_ids
 from ...models.hosts import check_host
 from ...mark.generation import chat_prompt
+from ...models.stopping import no_bar
 
 # %% ../../../nbs/evaluation/attacks/09_localchat.ipynb #c008
 class LocalChat(Chat):
@@ -140,7 +141,7 @@ def complete(self:LocalChat,
     keys = self._keys(prompts, seeds)
     done = known_answers(self.cache, keys)
     todo = {k: x for k,*x in zip(keys, prompts, seeds) if k not in done}
-    with tqdm(total=len(todo), disable=not self.progress, desc=self.model) as bar:
+    with tqdm(total=len(todo), disable=no_bar(self.progress), desc=self.model) as bar:
         for batch in by_length(todo, self.batch_size):
             new = dict(zip(batch, self.answer(*zip(*(todo[k] for k in batch)))))
             if self.cache is not None: self.cache.update(new)

@@ -19,6 +19,7 @@ from ..schemes.base import Human
 from .store import Results, admit, load_results
 from .plan import Study, negative
 from .units import KINDS, Presence, Unit, clear_remains, try_lock
+from ...models.stopping import no_bar
 
 log = logging.getLogger(__name__)
 
@@ -380,6 +381,6 @@ def run_study(
         units, left = what_is_left(many, out, bench, only)
         with FileLock(out/'.lock'): admit(out, many)
         with tqdm(total=len(units), initial=len(units) - len(left),
-                  desc=many[0].name, disable=not progress) as bar:
+                  desc=many[0].name, disable=no_bar(progress)) as bar:
             Run(out, bench, here, left).work(lambda u: _say(bar, u))
     return load_results(out)

@@ -18,6 +18,7 @@ from tqdm.auto import tqdm
 from transformers import LogitsProcessor, LogitsProcessorList
 from .content import content_seed
 from ...mark.generation import ChatPrompt
+from ...models.stopping import no_bar
 
 # %% ../../../nbs/evaluation/texts/02_sampling.ipynb #c007
 def as_int64(
@@ -175,7 +176,7 @@ def complete(
     ids = [host.tokenizer(p, add_special_tokens=add(p))['input_ids'] for p in prompts]
     out = [None] * len(prompts)
     by_length = sorted(range(len(prompts)), key=lambda i: len(ids[i]))
-    for start in tqdm(range(0, len(ids), batch_size), disable=not progress, desc='completions'):
+    for start in tqdm(range(0, len(ids), batch_size), disable=no_bar(progress), desc='completions'):
         batch = by_length[start:start+batch_size]
         seeds = [content_seed('complete', seed, prompts[i]) for i in batch]
         new = continue_ids(host, [ids[i] for i in batch], processor,
