@@ -124,7 +124,7 @@ def test_a_lexicon_that_forgets(reads, capacity, draw):
 @pytest.fixture(scope='module')
 def det(tmp_path_factory):
     "A detector that needs no encoder, from a file"
-    config = DEWConfig(rule='tournament', contexts='compiled', candidates='top_m', m=64, n=32, layers=4)
+    config = DEWConfig(m=64, n=32, layers=4)
     made = DEW.build(toy_host(), Letters(), SecretKey(b'an example key: never use this one'), config, progress=False).detector()
     return Detector.load(made.save(tmp_path_factory.mktemp('fuzz')/'d.dew'))
 
@@ -287,8 +287,12 @@ def test_questions(client, caplog, path, body, kind):
 
 
 @few
+@example(text=' '.join(f'word {i}' for i in range(60)), alpha=1e-300, scan=True, tokens=False)
+@example(text=' '.join(f'word {i}' for i in range(60)), alpha=5e-324, scan=True, tokens=False)
+@example(text='\ud800', alpha=.5, scan=False, tokens=False)
 @given(text=texts, alpha=st.floats(1e-300, .999), scan=st.booleans(), tokens=st.booleans())
 def test_good_questions(client, text, alpha, scan, tokens):
-    r = client.post('/scan' if scan else '/detect', json=dict(text=text, alpha=alpha, html=True, tokens=tokens, detector='one'))
+    r = client.post('/scan' if scan else '/detect', headers={'Content-Type': 'application/json'},
+                    content=json.dumps(dict(text=text, alpha=alpha, html=True, tokens=tokens, detector='one')))       # ASCII: halves of characters too
     row = r.json()['results'][0]
     assert r.status_code == 200 and 0 <= row['p_value'] <= 1 and row['verdict'] in ('marked', 'not marked', 'too short to say')
