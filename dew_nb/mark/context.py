@@ -229,8 +229,9 @@ def place(self:ContextEncoder,
     "The context of the next token of each answer; 0 where none is marked"
     w, full = next_windows(text, state, self.k, rule.repeats)
     if full.all(): return self.encode(w), full[:,None]
-    c = torch.zeros(len(text), self.dim, device=self.device)
-    if full.any(): c[full.to(c.device)] = self.encode(w[full]).to(c)
+    e = self.encode(w[full]) if full.any() else torch.zeros(0, self.dim, device=self.device)
+    c = e.new_zeros(len(text), e.shape[1])
+    c[full.to(c.device)] = e
     return c, full[:,None]
 
 # %% ../../nbs/mark/10_context.ipynb #2317b455
