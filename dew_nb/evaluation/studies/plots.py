@@ -72,11 +72,12 @@ def panels(
 ): # array of axes
     "New axes with a common axis of schemes"
     import matplotlib.pyplot as plt
-    across = min(n, most)
-    down = -(-n//across)
+    down = -(-n//most)
+    across = -(-n//down)
     size = 1.6 + 1.7*across, down*(.7 + .22*rows)
     _, axes = plt.subplots(down, across, sharex=True, sharey=True, squeeze=False, figsize=size, layout='constrained')
     for ax in axes.flat[n:]: ax.remove()
+    for ax in axes.flat[n-across:n]: ax.tick_params(labelbottom=True)      # the lowest of each column
     return axes.ravel()[:n]
 
 # %% ../../../nbs/evaluation/studies/10_plots.ipynb #8a4ef9ec

@@ -277,7 +277,7 @@ def grid(self:Table,
 # %% ../../../nbs/evaluation/studies/08_results.ipynb #63f54869
 def _span(x):
     "Numbers as 3 or 60 to 1,500"
-    ends = sorted({round(x.min()), round(x.max())})
+    ends = sorted({math.ceil(x.min() - 1e-6), math.ceil(x.max() - 1e-6)})
     return ' to '.join(f'{e:,}' for e in ends)
 
 @patch
