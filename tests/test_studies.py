@@ -308,7 +308,8 @@ def test_counts_find_a_green_list(monkeypatch):
 def test_texts_are_sorted_by_key(monkeypatch):
     "Texts that two keys of a toy tournament drew: likeness is the kernel's mean, and the heaps are the keys'"
     np, torch = pytest.importorskip('numpy'), pytest.importorskip('torch')
-    from dew_nb.stats.sign_kernel import SignKernel, layer_contexts, tournament
+    from dew_nb.mark.tournament import tournament
+    from dew_nb.stats.sign_kernel import SignKernel, layer_contexts
     m = study_module('stealing', monkeypatch)
     g, n, d, V = torch.Generator().manual_seed(0), 60, 12, 80
     normal = lambda *s: torch.randn(*s, generator=g)

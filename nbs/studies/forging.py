@@ -207,8 +207,8 @@ class Victim:
         wm = self.scheme.watermark
         self.encode, tokens = wm.contexts, wm.blueprint.tokens
         if not getattr(self.encode, 'needs_encoder', True): self.encode = self.encode.to(self.device)
-        self.k, self.order = self.encode.k, self.scheme.config.rule.order
-        self.keys = self.scheme.rule.keys
+        said = self.scheme.config.to_flat()                   # a bias has one key, too
+        self.k, self.order, self.keys = self.encode.k, said['order'], said['keys']
         self.tokens = first.tokens if first else unit_vectors(tokens.embeddings, tokens.whitening).float().to(self.device)
     def processor(self, width, prompts):
         if self.kind == 'dew': return self.scheme.watermark.processor(width, [f'{self.key}/{p}' for p in prompts], drawn=True)
