@@ -235,5 +235,5 @@ def test_a_pack_without_the_old_units_of_a_scheme():
 
 def test_seeds_of_long_texts_are_secret(wm):
     "Rows of words are known to everybody, so a seed must come from the key as well"
-    assert len(wm.table.secret) > 100 and wm.table.secret == wm.detector().scheme.table.secret
-    assert wm.rekey(SecretKey(bytes(16))).table.secret != wm.table.secret
+    assert len(wm.rule.secret()) > 100 and wm.rule.secret() == wm.detector().scheme.rule.secret()
+    assert wm.rekey(SecretKey(bytes(16))).rule.secret() != wm.rule.secret()

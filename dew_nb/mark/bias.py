@@ -171,12 +171,6 @@ def put(self:BiasRule,
     "All logits: one step of Algorithm 1 for a whole batch"
     return new if ids is None else base.scatter(1, ids, new)
 
-# %% ../../nbs/mark/20_bias.ipynb #d62717c4
-@patch
-def secret(self:BiasRule) -> bytes:
-    "Bytes that nobody knows who has no key"
-    return self.table.ctx[:1].float().cpu().numpy().tobytes()
-
 # %% ../../nbs/mark/20_bias.ipynb #c041
 @patch
 def iid_null(self:BiasRule,

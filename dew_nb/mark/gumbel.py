@@ -72,7 +72,6 @@ class GumbelRule(Rule):
     @property
     def kernel(self) -> FieldKernel: return FieldKernel(self.config.order)
     def rows(self, ids): return self.table.take(ids)
-    def secret(self) -> bytes: return self.M[:1].float().cpu().numpy().tobytes()
     def iid_null(self, L): return NormalNull(np.zeros_like(L, float), 1/np.sqrt(np.maximum(L, 1)), np.asarray(L, float))
 
 register_rule('gumbel', GumbelRule)

@@ -87,7 +87,7 @@ class Rule(Protocol):
     def score(self, q:Tensor, ids:Tensor|None=None) -> Tensor: "(B, m) scores of tokens in projected contexts; ids None: of all"
     def score_all(self, c:Tensor, ids:Tensor) -> Tensor: return self.score(self.project(c), ids[:,None]) # (N, keys) of positions
     def draw(self, names:list) -> list: return [0]*len(names) # the sub-key of each text, by its name
-    def secret(self) -> bytes: "Bytes that nobody knows who has no key, the same for every copy of the rule"
+    def secret(self) -> bytes: return b'' # where its rows are not keyed: bytes that nobody knows who has no key
     def iid_null(self, L): "The null of a mean of L scores that are taken for independent"
     def state(self) -> tuple: "Tensors and metadata for a file"
     @classmethod

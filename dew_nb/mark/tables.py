@@ -32,7 +32,7 @@ class TokenTable:
     n: int # projection dimensionality
     folded: bool = True # whether `rows` has the context's width
     meta: dict = field(default_factory=dict) # host, digests, key fingerprint, how it was built
-    secret = b'' # its rows are keyed themselves
+    keyed = True # nobody knows its rows who has no key
     def __len__(self): return len(self.rows)
     @property
     def d_C(self) -> int: return self.ctx.shape[0]

@@ -366,8 +366,8 @@ def _score_by_outer(self:TournamentRule, c, ids, budget):
 # %% ../../nbs/mark/21_tournament.ipynb #sc05d3f03
 @patch
 def secret(self:TournamentRule) -> bytes:
-    "Bytes that nobody knows who has no key"
-    return self.M[:1].float().cpu().numpy().tobytes()
+    "Where the rows are not keyed: bytes that nobody knows who has no key"
+    return b'' if self.table.keyed else self.M[:1].float().cpu().numpy().tobytes()
 
 @patch
 def draw(self:TournamentRule,

@@ -355,7 +355,7 @@ class WordTable:
     lexicon: Lexicon # of the words
     n: int # width of rows
     meta: dict # host, digests, key fingerprint, how it was built
-    secret: bytes = b'' # of the rule, for seeds that nobody may know: the rows are no secret
+    keyed = False # everybody may know the rows
     def __len__(self): return len(self.lexicon)
     @property
     def device(self): return self.lexicon.rows.device
