@@ -313,10 +313,10 @@ def test_another_donor_is_refused_with_what_to_do(smol, words):
     from dew_nb import DEW, DEWConfig
     from dew_nb.read.detection import Detector
     from dew_nb.mark.bias import BiasRule
-    from dew_nb.mark.context import HashedContexts
+    from dew_nb.mark.hashed import HashedContexts
     config = DEWConfig.preset('calibrated', null='iid')
     contexts = HashedContexts(bytes(32), 2, smol.tokenizer, config.k)
-    detector = lambda t: Detector(DEW(config, BiasRule(config, t), contexts))
+    detector = lambda t: Detector(DEW(config, BiasRule(config.rule, t), contexts))
     a, b = words.digest[:12], smol.digest[:12]
     said = f"has the token space of 'minilm-words' .digest {a}….*'smollm2-135m', has digest {b}….*give 'minilm-words', which it was built with"
     for x,what,how in ((table_with(words), 'table', "donor_table(load_host('smollm2-135m'), donor, ...)"),

@@ -79,7 +79,7 @@ def under_keys(wm, docs, keys, options, step=50, far=None):
         part = list(wm.detector(reading='raw').reader.stream(docs[i:i+step]))
         few = wm.narrow(np.concatenate([d.ids for d in part]))
         schemes = [few.rekey(k) for k in keys]
-        if far is not None: schemes = [replace(s, rule=replace(s.rule, far=far)) for s in schemes]
+        if far is not None: schemes = [replace(s, rule=replace(s.rule, allowance_long=far)) for s in schemes]
         detectors = [s.detector(reading='raw') for s in schemes]
         for j,doc in enumerate(part):
             c = wm.contexts.encode(doc.windows)
