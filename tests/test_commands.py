@@ -214,6 +214,40 @@ def test_many_texts(made):
     assert holm[0]['verdict'] != 'marked' and holm[0]['p_adjusted'] == pytest.approx(10*p) and holm[0]['many'] == 'Holm, 10 texts'
     assert holm[-1]['summary']['marked'] == 0 and holm[-1]['summary']['many'] == 'holm'
 
+def test_names_of_rows(made, tmp_path):
+    "Rows have the names of a column; corrected p-values stand in the table and on the page; a row of a word is not examined"
+    rows = [('Anna', made['rows'][0]['text']), ('Berta', HUMAN), ('', 'No'), ('Dora', ' ')]
+    with open(tmp_path/'class.csv', 'w', newline='', encoding='utf-8') as f: csv.writer(f).writerows([('who', 'answer'), *rows])
+    ask = ['dew_detect', '--detector', made['det'], '--column', 'answer', '--id-column', 'who', tmp_path/'class.csv', '--quiet']
+    code, out, err = run(*ask, '--many', 'holm', '--html', tmp_path/'page.html')
+    head, anna, berta, third, dora, _, words = out.splitlines()
+    assert code == 1 and 'p-value corrected' in head and [l.split()[0].rsplit(':', 1)[1] for l in (anna, berta, third, dora)] == ['Anna', 'Berta', '4', 'Dora'], out + err
+    p, fixed = (float(anna.split()[i]) for i in (2, 3))
+    assert ' marked ' in anna and fixed == pytest.approx(2*p, rel=.2) and words.startswith('2 texts examined (2 left out: too few words to score), 1 marked'), out
+    assert '<th>corrected</th>' in (tmp_path/'page.html').read_text()
+    said = [json.loads(l) for l in run(*ask, '--json')[1].splitlines()]
+    assert said[-1]['summary']['texts'] == 2 and said[-1]['summary']['left_out'] == 2 and said[-1]['summary']['expected_false_positives'] == pytest.approx(.02)
+    fails(*ask[:3], '--id-column', 'who', tmp_path/'class.csv', says='--id-column needs --column')
+    code, out, err = run(*ask[:5], '--id-column', 'whom', tmp_path/'class.csv')
+    assert code == 2 and "no column 'whom'; it has 'who', 'answer'" in out
+
+def test_report_of_a_case(made, tmp_path):
+    "Case and examiner stand in the report, and whether the detector was signed"
+    ask = ['dew_detect', '--detector', made['det'], '--text', made['rows'][0]['text'], '--quiet']
+    code, out, err = run(*ask, '--report', tmp_path/'case.html', '--case', '2026/17', '--examiner', 'A. <Examiner>')
+    record, page = json.loads((tmp_path/'case.json').read_text()), (tmp_path/'case.html').read_text()
+    assert code == 0 and (record['case'], record['examiner'], record['detectors'][0]['signed']) == ('2026/17', 'A. <Examiner>', None), err
+    assert '2026/17' in page and 'A. &lt;Examiner&gt;' in page and 'the file is not signed' in page and 'byte for byte' in page
+    fails(*ask, '--examiner', 'A. Examiner', says='need --report')
+
+def test_capitals_of_a_marked_text(made):
+    "A mark that shows only in sentence case is told so, in the table and in CSV"
+    ask = ['dew_detect', '--detector', made['det'], '--text', made['rows'][0]['text'].upper()]
+    code, out, err = run(*ask)
+    assert code == 0 and '(read in sentence case)' in out, out + err
+    row, = csv.DictReader(run(*ask, '--csv')[1].splitlines())
+    assert (row['verdict'], row['remark']) == ('marked', 'read in sentence case')
+
 def test_many_texts_in_shards(made, tmp_path):
     "A large job says the same of all its texts together, and a correction as one p-value"
     (tmp_path/'log.jsonl').write_text('\n'.join(json.dumps(dict(t=t)) for t in [made['rows'][0]['text'], *[f'{i} {HUMAN}' for i in range(9)]]))
@@ -268,7 +302,7 @@ def test_json_lines(made):
     code, out, err = run('dew_detect', '--detector', made['det'], '--jsonl', 'body', '--json', stdin=b'\n\n'.join(lines))
     *rows, last = [json.loads(l) for l in out.splitlines()]
     assert code == 2 and err.endswith('3 of 107 texts could not be read\n'), err
-    assert last['summary'].items() >= dict(texts=104, marked=1, errors=3, alpha=.01, many=None, expected_false_positives=1.04).items()
+    assert last['summary'].items() >= dict(texts=102, marked=1, errors=3, left_out=2, alpha=.01, many=None, expected_false_positives=1.02).items()
     want = ['not marked']*50 + ['error']*2 + ['not marked']*51 + ['too short to say']*2 + ['error', 'marked']
     assert [r['verdict'] for r in rows] == want
     assert rows[0]['name'] == 'stdin:1' and rows[-1]['name'] == f'stdin:{2*len(rows)-1}' and 'line 101 is not JSON' in rows[50]['error']
