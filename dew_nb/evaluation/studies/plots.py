@@ -100,6 +100,17 @@ def draw_panels(
     for ax in axes: ax.tick_params(labelsize=8)
     return axes
 
+# %% ../../../nbs/evaluation/studies/10_plots.ipynb #9b7b4308
+def _plot_panels(table, names, highlight, ax, axis, title):
+    "Panels with what they show below and above"
+    if ax is not None and len(table.columns) > 1: raise ValueError(
+        f"kind is 'panels' with ax and {len(table.columns)} columns: expected one attack, or no ax")
+    axes = draw_panels(table, names, highlight, None if ax is None else [ax])
+    fig = axes[0].figure
+    fig.supxlabel(axis, fontsize=9)
+    fig.suptitle(title, fontsize=9)
+    return axes
+
 # %% ../../../nbs/evaluation/studies/10_plots.ipynb #92a5bf43
 def plot_results(
     results:Results|str|Path, # results, or their folder
@@ -126,16 +137,6 @@ def plot_results(
     ax.set_ylabel(axis)
     ax.set_title(title, fontsize=9)
     return ax
-
-def _plot_panels(table, names, highlight, ax, axis, title):
-    "Panels with what they show below and above"
-    if ax is not None and len(table.columns) > 1: raise ValueError(
-        f"kind is 'panels' with ax and {len(table.columns)} columns: expected one attack, or no ax")
-    axes = draw_panels(table, names, highlight, None if ax is None else [ax])
-    fig = axes[0].figure
-    fig.supxlabel(axis, fontsize=9)
-    fig.suptitle(title, fontsize=9)
-    return axes
 
 # %% ../../../nbs/evaluation/studies/10_plots.ipynb #09f62b6b
 @patch
