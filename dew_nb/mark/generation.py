@@ -16,6 +16,7 @@ from tqdm.auto import tqdm
 from .drawing import NO_DRAW
 from .processor import DEWLogitsProcessor, DEWWatermarkingConfig
 from .scheme import Scheme
+from ..models.stopping import no_bar
 
 # %% ../../nbs/mark/34_generation.ipynb #c028
 def check_texts(
@@ -170,7 +171,7 @@ def generate(
     show = len(prompts) > batch_size if progress is None else progress
     names = prompt_names(prompts, seed)
     with seeded(seed):
-        for i in tqdm(range(0, len(prompts), batch_size), desc='generating', disable=not show):
+        for i in tqdm(range(0, len(prompts), batch_size), desc='generating', disable=no_bar(show)):
             at = slice(i, i+batch_size)
             out += _generate_batch(scheme, prompts[at], names[at], mark, processors, kwargs)
     return out[0] if one else out

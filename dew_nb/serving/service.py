@@ -75,6 +75,7 @@ class Summary(BaseModel):
     texts: int = Field(description='texts that were examined')
     marked: int = Field(description='of these')
     errors: int = 0
+    left_out: int = Field(0, description='texts with nothing to score: empty, or a word or two; they are not counted')
     alpha: float = Field(description='level of the test')
     many: str|None = Field(None, description='how verdicts were corrected for the number of texts')
     expected_false_positives: float|None = Field(None, description='texts times level: how many would be called marked '
