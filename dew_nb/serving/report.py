@@ -331,14 +331,15 @@ def _technical(record):
         'SHA-256': f['sha256'], 'read as': f['encoding']}) for f in record['files'])
     return out + '<h2>How this was made</h2>' + facts_table({'date (UTC)': record['made'], 'command': record['command'] or 'none', 'software': made})
 
-# %% ../../nbs/serving/06_report.ipynb #fa5c6f88
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-
+# %% ../../nbs/serving/06_report.ipynb #96ef5a1f
 def _row(t, many):
     "The line of a text in the first table"
     if 'p_value' not in t: return [t['name'], t['verdict'], *['']*(3 + many)]
     fixed = [f'{t["p_adjusted"]:.2g}' if 'p_adjusted' in t else '']*many
     return [t['name'], t['verdict'], f'{t["p_value"]:.2g}', *fixed, f'{t["z"]:+.2f}', f'{t["n_scored"]:,}']
+
+# %% ../../nbs/serving/06_report.ipynb #fa5c6f88
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 def report_html(
     record:dict, # from `make_report`
@@ -437,11 +438,9 @@ class Reporter:
     def entries(self) -> dict:
         "Path: entry of each file, as it is now"
         return {f: file_entry(f, how) for f,how in self.files.items()}
-
     def source(self, name) -> str:
         "The file that a text of this name came from"
         return next((f for f in self.files if name == f or name.startswith(f'{f}:')), '')
-
     def write(self, found, detectors, alpha, paths) -> str: # in words
         "Write the report of judgements by detectors, which are files"
         if changed := [f for f,e in self.entries().items() if e != self.before[f]]: raise ValueError(
