@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dew_nb import DEW, DEWConfig, SecretKey, identify, load_host
-from dew_nb.read.detection import measure
+from dew_nb.read.evidence import measure
 from dew_nb.read.scan import ScanOptions, scan_document
 from quick import Letters
 
@@ -43,16 +43,16 @@ def pair(few):
 @pytest.fixture
 def encoded(monkeypatch):
     "How many windows each call of the encoder gets"
-    import dew_nb.read.detection as d
-    sizes, old = [], d._contexts
-    monkeypatch.setattr(d, '_contexts', lambda s, w: (sizes.append(len(w)), old(s, w))[1])
+    import dew_nb.read.evidence as e
+    sizes, old = [], e.positions
+    monkeypatch.setattr(e, 'positions', lambda s, w, *a: (sizes.append(len(w)), old(s, w, *a))[1])
     return sizes
 
 
 def set_long(monkeypatch, n):
     "Texts of more than n positions go in pieces of n"
-    import dew_nb.read.detection, dew_nb.read.text
-    for m in (dew_nb.read.detection, dew_nb.read.text): monkeypatch.setattr(m, 'LONG', n)
+    import dew_nb.read.evidence, dew_nb.read.text
+    for m in (dew_nb.read.evidence, dew_nb.read.text): monkeypatch.setattr(m, 'LONG', n)
 
 
 def long_text(seed=2):
@@ -272,7 +272,7 @@ def wide_bytes(width):
 @pytest.mark.parametrize('rule', ['bias', 'tournament'])
 def test_memory_of_naming_is_bounded(scheme, monkeypatch, rule):
     "Several keys, a text in many pieces: what is kept of the contexts grows neither with its length nor with the keys"
-    import dew_nb.read.detection as d, dew_nb.stats.keynull as k
+    import dew_nb.read.evidence as e, dew_nb.stats.keynull as k
     if rule == 'tournament':
         ids = scheme.host.tokenizer(long_text())['input_ids']
         scheme = DEW.build(scheme.host, Letters(), SecretKey(bytes(16)), DEWConfig(rule=rule, contexts='encoder', layers=2),
@@ -280,8 +280,8 @@ def test_memory_of_naming_is_bounded(scheme, monkeypatch, rule):
     dets = [scheme.detector() for _ in range(3)]
     set_long(monkeypatch, 500)
     monkeypatch.setattr(k, 'EXACT', 200)
-    at_piece, old = [], d._contexts
-    monkeypatch.setattr(d, '_contexts', lambda s, w: (at_piece.append(wide_bytes(32)), old(s, w))[1])
+    at_piece, old = [], e.positions
+    monkeypatch.setattr(e, 'positions', lambda *a: (at_piece.append(wide_bytes(32)), old(*a))[1])
     identify(long_text(), dict(zip('abc', dets)))
     assert len(at_piece) > 10
     sample, piece = 200*32*4, 500*32*4

@@ -188,7 +188,7 @@ def test_identify(wm, marked):
 
 
 def test_long_text_in_pieces(wm, monkeypatch):
-    import dew_nb.read.detection as d, dew_nb.read.text as t
+    import dew_nb.read.evidence as d, dew_nb.read.text as t
     words = [''.join(chr(97+c) for c in x) for x in np.random.default_rng(0).integers(0, 26, (700, 4))]
     text = ' '.join(words)
     whole = wm.detector().detect(text)

@@ -34,8 +34,8 @@ def test_marked_and_unmarked(wm, texts):
 
 def test_what_is_not_said_twice_is_read_as_before(wm, texts):
     "token_repeat changes what is written, and the detector of the scheme without it finds the mark"
-    config = replace(wm.config, token_repeat=.05)
-    sparing = replace(wm, config=config, rule=replace(wm.rule, config=config))
+    c = wm.contexts
+    sparing = replace(wm, contexts=type(c)(c.table, c.units, c.k, c.decay, token_repeat=.05))
     new = sparing.generate(['The old harbour', 'To bake a good loaf of bread'], max_new_tokens=48, seed=1, temperature=.9)
     assert new != texts[0] and all(r.p_value < 1e-3 for r in wm.detector().detect(new))
 
@@ -93,7 +93,7 @@ def test_decoding_that_draws_nothing_is_refused(wm):
 
 def test_long_text_in_pieces(wm, monkeypatch):
     "Of a long text the sum over pairs is estimated, a little on the large side; about the same z, also piece by piece"
-    import dew_nb.read.detection as d, dew_nb.stats.keynull as k, dew_nb.read.text as t
+    import dew_nb.read.evidence as d, dew_nb.stats.keynull as k, dew_nb.read.text as t
     rng = np.random.default_rng(0)
     words = [''.join(chr(97+c) for c in rng.integers(0, 26, 4)) for _ in range(300)]
     text = ' '.join(rng.choice(words, 900))

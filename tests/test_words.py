@@ -13,7 +13,7 @@ from dew_nb.mark import wordspace
 from dew_nb.models.tokenization import backend
 from dew_nb.models.vectors import unit_rows
 from dew_nb.mark.words import words
-from dew_nb.mark.wordspace import Follower, Lexicon, WordProjection
+from dew_nb.mark.wordspace import Lexicon, WordMemory, WordProjection
 from quick import Letters, toy_host
 
 KEY = SecretKey(b'an example key: never use this one')
@@ -52,10 +52,10 @@ def test_file_has_no_table_and_no_tokenizer(wm, texts, tmp_path):
     det = wm.detector()
     path = det.save(tmp_path/'w.dew')
     again = Detector.load(path, encoder=Letters())
-    assert path.stat().st_size < 100_000 and isinstance(again.reader.tok, Lexicon) and not again.reader.tok.reserved
+    assert path.stat().st_size < 100_000 and isinstance(again.reader.units, Lexicon) and not again.reader.units.reserved
     for x,y in zip(det.detect(texts[0]), again.detect(texts[0])): assert x.z == pytest.approx(y.z, abs=1e-4)
     assert KEY._raw not in path.read_bytes()
-    with pytest.raises(ValueError, match='only read'): Follower(again.scheme)
+    with pytest.raises(ValueError, match='only read'): again.scheme.contexts.begin(again.scheme.rule, 1)
 
 
 def test_same_text_same_score(wm, texts):
@@ -69,14 +69,14 @@ def test_invented_words_are_forgotten(wm, texts, tmp_path):
     "Thousands of words that nobody uses, read by four threads at once: few stay, and every score is as if they had all been kept"
     det = Detector.load(wm.detector().save(tmp_path/'w.dew'), encoder=Letters())
     small = Detector.load(tmp_path/'w.dew', encoder=Letters())
-    small.reader.tok.capacity = 100
+    small.reader.units.capacity = 100
     many = [' '.join(f'{t.split()[i % 20]} invented{j}' for i,j in enumerate(range(60*n, 60*n + 60))) + ' ' + t
             for n,t in enumerate((texts[0] + texts[1])*8)]
     want = [det.detect(t).z for t in many]
     with ThreadPoolExecutor(4) as pool: got = list(pool.map(lambda t: small.detect(t).z, many))
     assert got == pytest.approx(want, abs=1e-4)
     assert small.detect(many[0]).z == pytest.approx(want[0], abs=1e-4)
-    full, few = det.reader.tok, small.reader.tok
+    full, few = det.reader.units, small.reader.units
     assert len(full.numbers) > 60*len(many) and len(few.numbers) <= 100 + 4*250 and len(few.rows) <= 2*(100 + 4*250)
 
 
@@ -111,43 +111,33 @@ def test_nothing_to_score(wm):
 
 
 def test_only_tokens_that_begin_a_word_are_marked(wm):
-    tok, processor = backend(wm.host.tokenizer), wm.processor(prompt_length=0)
+    tok, processor = backend(wm.host.tokenizer), wm.processor(prompt_length=0, drawn=True)
     ids = torch.tensor([tok.encode(' The quiet old house', add_special_tokens=False).ids])
     logits = torch.randn(1, wm.host.vocab_size, generator=torch.Generator().manual_seed(0))
     change = (processor(ids, logits).log_softmax(-1) - logits.log_softmax(-1))[0]
     going_on = [tok.encode(t, add_special_tokens=False).ids[0] for t in ('ing', 'es', 'hold', '-', '\n')]
-    begins = logits[0].masked_fill(~processor.follower.mask[0], -torch.inf).topk(20).indices
+    mask = processor.memory.mask[0]
+    begins = logits[0, :len(mask)].masked_fill(~mask, -torch.inf).topk(20).indices
     assert change[going_on].std() < 1e-4 < 1e-2 < change[begins].std()
 
 
 def test_a_similar_window_is_left_alone(wm):
-    f = Follower(wm)
-    f.past = torch.eye(3)[None, :2]
+    m = WordMemory(1, 3, wm.table)
+    m.past = torch.eye(3)[None, :2]
     c = torch.tensor([[.9, .1, .1]])
-    f.space.repeat, kept = .95, f.space.repeat
-    try:
-        assert not f._repeats(c)
-        f.space.repeat = .85
-        assert f._repeats(c)
-    finally: f.space.repeat = kept
+    assert not m.repeats(c, .95) and m.repeats(c, .85)
 
 
 def test_a_word_is_passed_over_after_a_window_like_that_it_was_marked_after(wm):
-    tok, limits = backend(wm.host.tokenizer), wm.contexts.limits
-    house, dog = (tok.encode(t, add_special_tokens=False).ids[0] for t in (' house', ' dog'))
-    other = wm.table.rows[[house, dog]]
-    f, logits = Follower(wm), torch.zeros(1, wm.host.vocab_size)
-    logits[0, [house, dog]] = 9.
-    f.c, f.said = torch.eye(24)[:1], other[None, :1]               # house was marked
-    try:
-        for past,word,want in ((f.c, .5, [False, True]), (torch.eye(24)[1:2], .5, [True, True]), (f.c, 1.01, [True, True])):
-            f.past, f.mask, f.space.limits = past[None], torch.ones_like(logits, dtype=torch.bool), dict(pair=1.01, word=word)
-            f._pass_over(logits)
-            assert f.mask[0, [house, dog]].tolist() == want
-        f.past, f.space.limits = f.c[None], dict(pair=-1., word=-1.)
-        f._pass_over(logits)
-        assert f.mask[0, [house, dog]].tolist() == [False, False]
-    finally: f.space.limits = limits
+    tok = backend(wm.host.tokenizer)
+    at = torch.tensor([[tok.encode(t, add_special_tokens=False).ids[0] for t in (' house', ' dog')]])
+    m = wm.contexts.begin(wm.rule, 1)
+    m.c, m.said = torch.eye(24)[:1], wm.table.rows[at][:, :1]       # house was marked
+    for past,word,want in ((m.c, .5, [True, False]), (torch.eye(24)[1:2], .5, [False, False]), (m.c, 1.01, [False, False])):
+        m.past = past[None]
+        assert m.spent(at, wm.rule.kernel, dict(pair=1.01, word=word))[0].tolist() == want
+    m.past = m.c[None]
+    assert m.spent(at, wm.rule.kernel, dict(pair=-1., word=-1.))[0].tolist() == [True, True]
 
 
 @pytest.mark.parametrize('changes,message', [
@@ -206,7 +196,7 @@ def test_a_study_with_another_choice():
     old = (make.HERE/'multilingual.toml').read_text()
     new = make.with_choice(old, dict(order=1, word_repeat=.3))
     assert 'order = 1\nword_repeat = 0.3\n' in new and 'context_width' not in new and new.count('[[schemes]]') == old.count('[[schemes]]')
-    said = {f: getattr(DEWConfig.preset('multilingual'), f) for f in make.FIELDS}
+    said = {f: DEWConfig.preset('multilingual').to_flat()[f] for f in make.FIELDS}
     assert make.with_choice(old, said) == old                                    # what is measured is the preset
 
 

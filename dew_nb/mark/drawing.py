@@ -13,8 +13,9 @@ from fastcore.basics import patch
 NO_DRAW = ('rule={!r} marks the draw of each token, and greedy decoding (also temperature=0) and beam search draw '
     "none: use do_sample=True (a low temperature is fine), or DEWConfig.preset('calibrated'). "
     'A loop of your own that draws without the random numbers of torch says so: wm.processor(drawn=True)')
-NOT_LAST = ('rule={!r} marks what is drawn from, but temperature, top-k, top-p or another processor has changed it afterwards: '
-    'give generate(watermarking_config=wm.watermarking_config()) and no logits_processor, or temperature=1, top_k=0, top_p=1')
+NOT_LAST = ('rule={!r} marks what is drawn from, but another token has come: temperature, top-k, top-p or another processor has '
+    'changed the distribution afterwards, or beams were searched. Use do_sample=True without beams, and give '
+    'generate(watermarking_config=wm.watermarking_config()) and no logits_processor, or temperature=1, top_k=0, top_p=1')
 
 # %% ../../nbs/mark/32_drawing.ipynb #8074c699
 def random_state(
@@ -48,7 +49,8 @@ class DrawWatch:
     ):
         self.left, self.moved = steps, False
         self.ids, self.state = None, None           # of the last call
-        self.width, self.expected = 0, None         # ids of the last call, and the token that must come
+        self.given, self.expected = None, None      # ids of the last call, and the token that must come
+        self.shared, self.drafts = False, False     # the last ids were a part of those before; a search in the prompt proposes tokens
     def __repr__(self): return f'DrawWatch(left={self.left}, moved={self.moved})'
 
 # %% ../../nbs/mark/32_drawing.ipynb #012984cb
@@ -58,6 +60,7 @@ def drawn(self:DrawWatch,
     scores:torch.Tensor # (B, V) logits of this step
 ) -> bool:
     "False as soon as it is certain that tokens are not drawn one by one"
+    self.drafts = self.drafts or len(ids) == 1 and is_flat(scores)
     if not self.left or len(ids) == 1 and is_flat(scores): return True
     old, state = self.ids, self.state
     self.ids, self.state = ids, random_state(scores.device)
@@ -80,7 +83,7 @@ def gave(self:DrawWatch,
     generator = torch.Generator(scores.device)
     generator.set_state(state)
     self.expected = torch.multinomial(scores.float().softmax(-1), 1, generator=generator)
-    self.width = ids.shape[1]
+    self.given = ids
 
 @patch
 def bent(self:DrawWatch,
@@ -88,7 +91,9 @@ def bent(self:DrawWatch,
     special:torch.Tensor # from `special_mask`: tokens that may fill rows
 ) -> bool:
     "Whether the last token is not the one that the logits of the last step gave"
-    if self.expected is None or ids.shape != (len(self.expected), self.width + 1): return False
+    if self.expected is None or self.drafts: return False
+    before, self.shared = self.shared, same_memory(self.given, ids)
+    if before or self.shared or ids.shape != (len(self.expected), self.given.shape[1] + 1): return False
     last = ids[:, -1:]
     filled = special[last.to(special.device).clamp(0, len(special)-1)].to(last.device)
     return bool(((last != self.expected) & ~filled).any())
