@@ -3,7 +3,7 @@
     dew_eval nbs/studies/calibrated_preset.toml --out results/calibrated_preset
     python nbs/studies/calibrated_preset.py --results results/calibrated_preset --out nbs/studies/data
 
-Writes detect_texts.jsonl.gz (every unattacked text), detect_scores.parquet (score, z, p of each text
+Writes detect_texts.jsonl.xz (the first --keep of each key), detect_scores.parquet (score, z, p of each text
 under each attack; unmarked texts under the keys of all seeds, at lam = 1) and detect.json (settings,
 perplexity and machine). Minutes of one data-centre GPU for the first command, seconds for the second.
 """
@@ -15,6 +15,7 @@ import pandas as pd
 
 from dew_nb import DEWConfig
 from dew_nb.evaluation.texts.content import machine, write_texts
+from dew_nb.evaluation.texts.frames import LEVELS, write_frame
 from dew_nb.evaluation.texts.likelihood import bootstrap_interval
 from dew_nb.evaluation.studies.store import load_results
 
@@ -43,12 +44,12 @@ def scores(results):
         x = own[(own['scheme'] == label) & (own['source'] == label)]
         yield columns(x, marked=True, preset=preset, lam=lam, seed=x['seed'], p=x['p_value'])
 
-def texts(results):
-    "Unattacked texts, unmarked ones first"
+def texts(results, keep):
+    "The first unattacked texts of each key, unmarked ones first"
     of = {'none': ('none', 0)} | marks(results)
     t = results.texts
     for label,(preset,lam) in of.items():
-        x = t[(t['source'] == label) & (t['attack'] == 'none')].sort_values(['seed', 'i'])
+        x = t[(t['source'] == label) & (t['attack'] == 'none') & (t['i'] < keep)].sort_values(['seed', 'i'])
         for s,i,text in zip(x['seed'], x['i'], x['text']):
             yield dict(preset=preset, lam=lam, seed=int(s), i=int(i), text=text)
 
@@ -64,12 +65,13 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__,
                                  formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--results', type=Path, required=True, help='folder of dew_eval')
+    ap.add_argument('--keep', type=int, default=2, help='texts of each key that are stored')
     ap.add_argument('--out', type=Path, required=True)
     a = ap.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
     r = load_results(a.results)
-    write_texts(a.out/'detect_texts.jsonl.gz', texts(r))
-    pd.concat(scores(r)).to_parquet(a.out/'detect_scores.parquet', compression='zstd', index=False)
+    write_texts(a.out/'detect_texts.jsonl.xz', texts(r, a.keep))
+    write_frame(a.out/'detect_scores.parquet', pd.concat(scores(r)), dict(p=4), dict(p=LEVELS))     # no p-value crosses a level
     made = sorted({m['versions']['device'] for m in r.metas})
     (a.out/'detect.json').write_text(json.dumps(dict(
         command='dew_eval nbs/studies/calibrated_preset.toml --out results/calibrated_preset',

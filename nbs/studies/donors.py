@@ -3,10 +3,10 @@
     dew_eval nbs/studies/donors.toml nbs/studies/donors_gemma.toml --out results/donors
     python nbs/studies/donors.py --results results/donors --out nbs/studies/data
 
-Writes donors_calibrated_scores.parquet (every text by each of three ways to mark and read; unmarked
-texts under the keys of all seeds), donors_calibrated_texts.jsonl.gz and donors_unmarked_texts.jsonl.gz
-(of attacked texts the first 20 of each seed) and donors_calibrated.json (settings, what the donors
-cover, machine). The first command makes 12,600 texts, 50,400 with the attacks, and wants a data-centre
+Writes donors_calibrated_scores.parquet (z of every text by each of three ways to mark and read; unmarked
+texts under the keys of all seeds), donors_ppl.parquet (perplexity of every unattacked text),
+donors_calibrated_texts.jsonl.xz and donors_unmarked_texts.jsonl.xz (the first --keep of each kind and
+seed) and donors_calibrated.json (settings, what the donors cover, machine). The first command makes 12,600 texts, 50,400 with the attacks, and wants a data-centre
 GPU and the translation models that DEW_MODELS names (donors.toml says how to make them). Start it several times: the runs share the work.
 """
 import argparse, json
@@ -14,11 +14,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
+from scipy.stats import norm
 
 from dew_nb import DEWConfig, load_host
 from dew_nb.transfer.borrowed import donor_tokens
 from dew_nb.transfer.donors import coverage
 from dew_nb.evaluation.texts.content import machine, write_texts
+from dew_nb.evaluation.texts.frames import rounded_scores, write_frame
 from dew_nb.evaluation.studies.store import load_results
 
 def views(results):
@@ -32,8 +34,19 @@ def columns(x, of, marked, key):
     small = dict(seed='int8', i='int16', z='float32', n_scored='int16')
     d = pd.DataFrame(dict(marked=marked, host=x['host'], encoder=x['encoder'], key=key.astype('int8'),
         table=[of[s][0] for s in x['scheme']], reader=[of[s][1] for s in x['scheme']],
-        attack=x['attack'], score=x['mean_score'].astype('float32')))
+        attack=x['attack']))
     return d.assign(**{k: x[k].astype(v) for k,v in small.items()})
+
+def fewer_digits(d):
+    "z with 16 binary digits, on the same side of what may be a threshold: 1%, and high scores of unmarked texts"
+    u = d[~d['marked']]
+    low = u.groupby(['key', 'seed', 'attack'])['z'].quantile(.85).min()
+    return rounded_scores(d['z'], 16, [*u['z'][u['z'] >= low], *norm.isf([.05, .01, .001])])
+
+def all_fewer_digits(d):
+    "The same for every host, encoder, table and reader"
+    for at in d.groupby(['host', 'encoder', 'table', 'reader']).groups.values(): d.loc[at, 'z'] = fewer_digits(d.loc[at])
+    return d
 
 def scores(results):
     "Unmarked texts under every key and marked ones under their own"
@@ -44,7 +57,7 @@ def scores(results):
     d = pd.concat([columns(under, of, False, under['key']), columns(own, of, True, own['seed'])])
     rank = {m: n for n,m in enumerate([*results.study['hosts'], *results.study['encoders']])}
     def order(c): return c.map(rank) if c.name in ('host', 'encoder') else c
-    return d.sort_values(by, key=order, ignore_index=True)
+    return all_fewer_digits(d.sort_values(by, key=order, ignore_index=True))
 
 def texts(results, keep):
     "Texts with their perplexity; of attacked ones the first `keep`. Each table once, whoever reads"
@@ -84,15 +97,19 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__,
                                  formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--results', type=Path, required=True, help='folder of dew_eval')
-    ap.add_argument('--keep', type=int, default=20, help='attacked texts of each kind that are kept')
+    ap.add_argument('--keep', type=int, default=2, help='texts of each kind and key that are stored')
     ap.add_argument('--out', type=Path, required=True)
     a = ap.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
     r, rows = load_results(a.results), {True: [], False: []}
-    for t in texts(r, a.keep): rows[t['table'] != 'none'].append(t)
-    write_texts(a.out/'donors_calibrated_texts.jsonl.gz', rows[True])
-    write_texts(a.out/'donors_unmarked_texts.jsonl.gz', rows[False])
-    scores(r).to_parquet(a.out/'donors_calibrated_scores.parquet', compression='zstd', index=False)
+    every = list(texts(r, a.keep))
+    ppl = pd.DataFrame([{k: t[k] for k in ('host', 'table', 'encoder', 'seed', 'i', 'ppl')} for t in every if t['attack'] == 'none'])
+    for t in every:
+        if t['i'] < a.keep: rows[t['table'] != 'none'].append(t)
+    write_texts(a.out/'donors_calibrated_texts.jsonl.xz', rows[True])
+    write_texts(a.out/'donors_unmarked_texts.jsonl.xz', rows[False])
+    write_frame(a.out/'donors_calibrated_scores.parquet', scores(r))
+    write_frame(a.out/'donors_ppl.parquet', ppl)
     made, s = sorted({m['versions']['device'] for m in r.metas}), settings(r)
     (a.out/'donors_calibrated.json').write_text(json.dumps(dict(
         command='dew_eval nbs/studies/donors.toml nbs/studies/donors_gemma.toml --out results/donors',

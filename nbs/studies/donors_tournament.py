@@ -8,7 +8,7 @@ alone, with the donor's by a detector that does not know who wrote. Its table of
 262,144 tokens, which wants a GPU; here it is made for the tokens that occur, in these texts or in the reference sample, and the
 others, with a twentieth of the weight in the table's mean, stay 0. Unmarked, human and natively marked texts of the same prompts are the stored ones. Each text is read
 as it is, with 30% and 50% of its words deleted, and, the first 30 of each seed, in French (--french 0: without; DEW_MODELS names
-the folder of the translation model; words.toml says how to make it). Writes donors_tournament_texts.jsonl.gz (the new texts, which are not written again),
+the folder of the translation model; words.toml says how to make it). Writes donors_tournament_texts.jsonl.xz (the new texts, which are not written again),
 donors_tournament.parquet (a row for each reading) and donors_tournament.json.
 """
 import argparse, json, time
@@ -21,6 +21,7 @@ import pandas as pd
 from dew_nb.mark import compiled
 from dew_nb.evaluation.studies.bench import Bench
 from dew_nb.evaluation.texts.content import machine, read_texts, write_texts
+from dew_nb.evaluation.texts.frames import write_frame
 from dew_nb.evaluation.studies.kinds import make_attack
 from dew_nb.evaluation.schemes.registry import SCHEMES
 from dew_nb.evaluation.studies.store import load_results
@@ -43,7 +44,7 @@ def stored(data, seeds, n):
 
 def written(a, d, how, bench, schemes):
     "The texts in the donor's space, from the file or written now"
-    file = a.out/'donors_tournament_texts.jsonl.gz'
+    file = a.out/'donors_tournament_texts.jsonl.xz'
     rows = read_texts(file) if file.exists() else []
     for s in a.seeds:
         if any(r['seed'] == s for r in rows): continue
@@ -121,7 +122,7 @@ def main():
     if 'donor' in a.readers: only_tokens_of([t for _,texts in pieces for t in texts], donor)
     out = pd.concat([r for x in pieces for r in readings(*x, schemes)], ignore_index=True)
     out = out[['table', 'reader', 'source', 'seed', 'i', 'z', 'p_value', 'n_scored', 'attack']]
-    out.to_parquet(a.out/'donors_tournament.parquet', index=False, compression='zstd')
+    write_frame(a.out/'donors_tournament.parquet', out)
     (a.out/'donors_tournament.json').write_text(json.dumps(dict(command=f'python nbs/studies/donors_tournament.py --readers {" ".join(a.readers)} --french {a.french} --out nbs/studies/data',
         settings={k: v for k,v in vars(a).items() if k in ('texts', 'french', 'seeds', 'readers')}, donor=DONOR, generation=how,
         seconds=round(time.time() - t0), **machine(host, enc)), indent=1) + '\n')

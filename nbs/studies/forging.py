@@ -35,6 +35,7 @@ from dew_nb import load_encoder, load_host
 from dew_nb.evaluation.attacks.base import delete_words
 from dew_nb.evaluation.studies.bench import is_full
 from dew_nb.evaluation.texts.content import content_seed, machine, write_texts
+from dew_nb.evaluation.texts.frames import write_frame
 from dew_nb.evaluation.texts.corpora import build_corpus
 from dew_nb.evaluation.studies.kinds import find_scheme
 from dew_nb.evaluation.texts.likelihood import perplexity
@@ -495,8 +496,8 @@ def collect(a, sample=2):
         label = ['victim', 'key', 'what', 'attacker', 'n', 'lam']
         d = d.drop(columns='o').drop_duplicates(label, keep='last').reset_index(drop=True)
         d.to_parquet(a.out/'forging.parquet', index=False)
-        pd.DataFrame(forged).drop(columns='text', errors='ignore').to_parquet(a.out/'forging_scores.parquet', index=False)
-        write_texts(a.out/'forging_texts.jsonl.gz', [r for r in forged if r['i'] < sample])
+        write_frame(a.out/'forging_scores.parquet', pd.DataFrame(forged).drop(columns='text', errors='ignore'), dict(p_value=4, score=7))
+        write_texts(a.out/'forging_texts.jsonl.xz', [r for r in forged if r['i'] < sample])
         (a.out/'forging.json').write_text(json.dumps(dict(
             command=WHOLE, candidates=CANDIDATES, share=SHARE,
             victims={v: VICTIMS.get(v, (v, {})) for v in dict.fromkeys(d['victim'])},

@@ -9,6 +9,9 @@ Two files come of it: formatting.parquet and formatting.json. Parts:
   host       marked texts as written, wherever the reading differs from the raw one, and some
              with curly quotes read both ways
   innocent   human and unmarked texts after an edit, read as the text suggests, under many keys
+  writes     how many texts of hosts and people have curly quotes, or are read otherwise than raw, and how
+             many have an odd layout: of the first hundred of every unit, with --writes results (the folders
+             of the runs of main.toml, cool.toml and donors.toml); without, the stored counts stay
 One core takes a quarter of an hour.
 """
 import argparse, json, time
@@ -23,7 +26,8 @@ from dew_nb.evaluation.attacks.characters import EDITS, CharacterEdit
 from dew_nb.evaluation.texts.content import machine, study_key
 from dew_nb.evaluation.schemes.base import seed_key
 from dew_nb.evaluation.studies.store import load_results
-from dew_nb.read.normalization import normalise, quotes
+from dew_nb.read.layout import LAYOUTS, odd_case
+from dew_nb.read.normalization import KINDS, normalise, quotes
 
 SOURCE = 'DEW calibrated lam=2.5'
 SPARSE = dict(emphasis=.25, html_emphasis=.25, full_width=.25)  # one word in four; others hit all
@@ -102,11 +106,41 @@ def innocent(b):
         for s,i,e,v in zip(f['source'], f['i'], edits, row):
             b.rows.append(dict(part='innocent', edit=e, reading='auto', seed=k, i=i, z=v, source=s))
 
+def share(texts):
+    "Percentage of texts with curly quotes, and of those read otherwise than raw, by kind"
+    undone = [normalise(x).kinds for x in texts]
+    each = {k: 100*float(np.mean([k in u for u in undone])) for k in KINDS if k != 'quotes'}
+    return dict(texts=len(texts), curly=100*float(np.mean([bool(quotes(x)) for x in texts])),
+                changed=100*float(np.mean([bool(u) for u in undone]))) | each
+
+def who_writes(t, gemma):
+    "The shares of what hosts and people write: unattacked texts of the main table, and of the other host"
+    who = {w: t['text'][(t['source'] == 'human') == (w == 'human')].drop_duplicates().tolist() for w in ('SmolLM2', 'human')}
+    return {'SmolLM2': share(who['SmolLM2']), 'Gemma 3': share(gemma), 'human': share(who['human'])}
+
+def layouts(t):
+    "How many unattacked texts of hosts and of people have an odd layout, by kind"
+    t = t.drop_duplicates('text')
+    of = dict(hosts=t['text'][t['source'] != 'human'], human=t['text'][t['source'] == 'human'])
+    kinds = LAYOUTS | dict(lower=lambda x: odd_case(x) == 'lower')
+    return {w: dict(texts=len(x)) | {k: sum(bool(f(y)) for y in x) for k,f in kinds.items()} for w,x in of.items()}
+
+def writes(a):
+    "Counted now, or what was counted before"
+    if not a.writes:
+        old = json.loads((a.data/'formatting.json').read_text())
+        return {k: old[k] for k in ('writes', 'layouts')}
+    def texts(name): return load_results(a.writes/name).texts.query("attack == 'none'")
+    d, t = texts('donors'), [texts(n).query('i < 100') for n in ('evaluation', 'cool')]
+    gemma = d['text'][d['host'].str.contains('gemma') & (d['source'] != 'none')].tolist()
+    return dict(writes=who_writes(t[0], gemma), layouts=layouts(pd.concat(t)))
+
 def arguments():
     ap = argparse.ArgumentParser(description=__doc__,
                                  formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--out', type=Path, required=True)
     ap.add_argument('--data', type=Path, default=Path(__file__).parent/'data', help='stored texts')
+    ap.add_argument('--writes', type=Path, metavar='FOLDER', help='count quotes, kinds and layouts in the texts of FOLDER/evaluation, FOLDER/cool and FOLDER/donors, too')
     ap.add_argument('--marked', type=int, default=12, help='marked texts for each edit')
     ap.add_argument('--changed', type=int, default=12, help='texts of the host, read both ways')
     ap.add_argument('--innocent', type=int, default=22)
@@ -122,7 +156,7 @@ def main():
     edited(b)
     (a.out/'formatting.json').write_text(json.dumps(dict(
         command='python nbs/studies/formatting.py --out nbs/studies/data', source=SOURCE, rates=SPARSE,
-        settings={k: v for k,v in vars(a).items() if not isinstance(v, Path)}, host_texts=counts,
+        settings={k: v for k,v in vars(a).items() if not isinstance(v, Path)}, host_texts=counts, **writes(a),
         tokenizer_digest=b.host.tokenizer_digest, **machine(b.host, b.enc)), indent=1) + '\n')
 
 if __name__ == '__main__': main()

@@ -18,6 +18,7 @@ import torch
 from dew_nb import load_encoder, load_host
 from dew_nb.evaluation.texts.content import machine
 from dew_nb.evaluation.texts.corpora import build_corpus
+from dew_nb.evaluation.texts.frames import write_frame
 from dew_nb.evaluation.studies.kinds import find_scheme
 from dew_nb.evaluation.schemes.base import loop_over_keys, scores_under
 from dew_nb.evaluation.studies.store import load_results
@@ -44,7 +45,8 @@ def one_scheme(row, host, enc, source, texts, keys):
 def join(folder, out):
     "All files of a folder as one"
     files = sorted(folder.glob('*.parquet'))
-    pd.concat([pd.read_parquet(f) for f in files], ignore_index=True).to_parquet(out, index=False)
+    d = pd.concat([pd.read_parquet(f) for f in files], ignore_index=True)
+    write_frame(out, d[['scheme', 'source', 'key', 'i', 'p_value']], dict(p_value=4))    # what the page reads; no p-value crosses a level
     stamps = {f.stem: json.loads((folder/f'{f.stem}.json').read_text()) for f in files}
     out.with_suffix('.json').write_text(json.dumps(stamps, indent=1) + '\n')
 

@@ -2,7 +2,8 @@
 
     python nbs/studies/lengths.py --out nbs/studies/data
 
-Writes NAME.parquet (preset, length, key, text, z, effective length) and NAME.json (settings, machine). 50 keys; on a GPU a few minutes.
+Writes NAME.parquet (by preset, length and key: rates of false positives, mean and spread of z, and of what an allowance for leaning
+keys is made of) and NAME.json (settings, machine). 50 keys; on a GPU a few minutes.
 Other keys and more texts, for long texts above all, are in lengths_fresh:
 
     python nbs/studies/lengths.py --tokens 240000 --seed 900 --name lengths_fresh --out nbs/studies/data
@@ -12,12 +13,16 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.stats import norm
 
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
 from dew_nb.read.over_keys import scores_over_keys
 from dew_nb.evaluation.texts.content import machine
 from dew_nb.evaluation.texts.corpora import movie_reviews
 from dew_nb.evaluation.schemes.base import seed_key
+from dew_nb.mark.bias import BiasRule
+from dew_nb.mark.tournament import TournamentRule
+from dew_nb.stats.keynull import allowance
 
 LENGTHS = 25, 50, 100, 200, 400, 800, 1600, 3200, 6400, 12800
 
@@ -26,6 +31,30 @@ def cut_texts(tok, reviews, length, n):
     "n texts of about `length` tokens, reviews joined"
     ids = tok.encode(' '.join(reviews[:max(300, 3*n*length//200)]), add_special_tokens=False).ids
     return [tok.decode(ids[i*length:(i+1)*length]).strip() for i in range(min(n, len(ids)//length))]
+
+
+RULE = dict(tournament=TournamentRule)              # other presets: the bias rule
+
+def by_key(d):
+    "Of the scores of texts what pages read: rates and moments, by preset, length and key"
+    z = d['z'].astype(float)
+    d = d[['preset', 'length', 'key']].astype(dict(preset=str)).assign(z=z, **{f'fpr_{a:g}': z > norm.isf(a) for a in (.1, .05, .01, .001)}, **allowed(d))
+    g = d.groupby(['preset', 'length', 'key'], sort=False)
+    out = pd.concat([g.size().rename('texts'), g['z'].agg(mean_z='mean', sd_z='std'), g[[c for c in d if c.startswith('fpr')]].mean()], axis=1)
+    if 'root' in d:
+        C = g[['z', 'root', 'allowed']].cov().unstack()
+        out = out.join(g[['root', 'allowed']].mean().add_prefix('mean_'))
+        for a,b in (('root', 'root'), ('allowed', 'allowed'), ('z', 'root'), ('z', 'allowed'), ('root', 'allowed')): out[f'cov_{a}_{b}'] = C[a, b]
+    return out.reset_index()
+
+def allowed(d):
+    "The root of the effective length, and the part of z that the allowance of the preset's rule takes"
+    if 'l_eff' not in d: return {}
+    n, out = d['l_eff'].astype(float), pd.Series(0., d.index)
+    for preset in d['preset'].unique():
+        at, r = d['preset'] == preset, RULE.get(preset, BiasRule)
+        out[at] = allowance(n[at], r.allowance_short, r.allowance_long)*np.sqrt(n[at])
+    return dict(root=np.sqrt(n), allowed=out)
 
 
 def main():
@@ -53,7 +82,7 @@ def main():
             rows.append(pd.DataFrame(dict(preset=preset, length=length, key=k.ravel(), text=t.ravel(),
                                           z=z.ravel().astype(np.float32), l_eff=r['l_eff'].ravel().astype(np.float32))))
             print(preset, length, z.shape, f'{(z > 2.3263).mean():.4f}', flush=True)
-    d = pd.concat(rows).astype(dict(preset='category', length='int16', key='int8', text='int16'))
+    d = by_key(pd.concat(rows, ignore_index=True))
     a.out.mkdir(parents=True, exist_ok=True)
     d.to_parquet(a.out/f'{a.name}.parquet', index=False, compression='zstd')
     said = {k: v if isinstance(v, (int, str, list, tuple, type(None))) else str(v) for k,v in vars(a).items() if k != 'out'}

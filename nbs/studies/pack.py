@@ -19,24 +19,33 @@ READ = ('none', 'Unigram', 'DEW paper lam=2.0', 'DEW paper lam=2.5', 'DEW calibr
 def most(unit):
     "A hundred of what pages read tokens of, under the encoder of the main table"
     if unit.source in READ: return 100 if unit.encoder in ('', 'minilm') else 2
-    if unit.source in ('DEW tournament', 'DEW multilingual'): return 100 if unit.seed == 0 else 2
-    return 2
+    return {'DEW tournament': 100, 'DEW multilingual': 100, 'human': 60}.get(unit.source, 2)
 
-# Columns of scores: the score and the p-value of every text, the p-value with few binary digits (it crosses no level); what else a
-# scheme says of a text, for texts that are kept and whatever a page asks of it
-DETAIL = dict.fromkeys(('z', 'z_iid', 'mean_score', 'l_eff', 'green', 'n_scored', 'similarity', 'edit_rate', 'cosine', 'length_ratio'), 'kept')
-USUAL = dict(texts=2, attacked=1, detail=DETAIL, bits=dict(p_value=4), other_keys=('none',))
-def keep(read=(), **more):
-    "What is usual, but columns that a page reads are whole, or there for all unattacked texts"
-    detail = {c: w for c,w in (DETAIL | dict.fromkeys(more.pop('unattacked', ()), 'unattacked')).items() if c not in read}
-    return USUAL | dict(detail=detail) | more | dict(bits=USUAL['bits'] | more.get('bits', {}))
+def turned(unit):
+    "Sixty of each strength and width that \"What many marked texts give away\" reads; those of λ = 2 and 2.5 are in the main table"
+    base = 'DEW paper lam=2.0'
+    read = [f'DEW {p} lam={l}' for p in ('paper', 'calibrated') for l in (1.0, 1.5, 3.0)] + [f'{base} k={k}' for k in (1, 2, 5)]
+    return 60 if unit.source in read else 2
+
+def attacked(unit):
+    "One, and ten of those that scan_ends.py and words_proxy.py read"
+    return 10 if (unit.source, unit.attack) in [('DEW tournament', 'deletion-0.3'), ('none', 'French'), ('human', 'French')] else 1
+
+# Columns: the score and the p-value of every text, rounded (no rate changes); what else a scheme says of a text, for texts that are
+# kept, and for all where a page reads it. Similarity and changes are there where a page reads them, or not at all.
+DETAIL = dict.fromkeys(('z', 'z_iid', 'mean_score', 'l_eff', 'green', 'n_scored'), 'kept')
 CHANGES = dict(edit_rate=5, length_ratio=5, cosine=5)                         # means of hundreds are read
+USUAL = dict(texts=2, attacked=1, detail=DETAIL, drop=('similarity', *CHANGES), bits=CHANGES | dict(score=11, p_value=4), other_keys=('none',))
+def keep(read=(), unattacked=(), bits={}, **more):
+    "What is usual, but columns that a page reads are whole, or there for all unattacked texts"
+    detail = {c: w for c,w in (DETAIL | dict.fromkeys(unattacked, 'unattacked')).items() if c not in read}
+    return USUAL | dict(detail=detail, drop=[c for c in USUAL['drop'] if c not in read], bits=USUAL['bits'] | dict(bits)) | more
 KEEP = dict(
-    evaluation=keep(('similarity', *CHANGES), texts=most, unattacked=('mean_score', 'green'), bits=CHANGES),
-    cool=keep(('edit_rate', 'l_eff', 'z'), texts=most, unattacked=('mean_score', 'green', 'n_scored'), bits=CHANGES | dict(l_eff=11)),
-    ablation_tournament=keep(unattacked=('l_eff',), bits=dict(l_eff=11)),
-    real=keep(('edit_rate', 'length_ratio'), bits=CHANGES, other_keys=None),
-    real_length=keep(('n_scored',)), schemes_few=keep(('n_scored',), texts=lambda u: 12 if u.seed == 0 else 2))
+    evaluation=keep(('similarity', *CHANGES), ('mean_score', 'green'), texts=most, attacked=attacked),
+    cool=keep(('edit_rate', 'l_eff'), ('mean_score', 'green', 'n_scored'), dict(l_eff=11), texts=most),
+    ablation_tournament=keep(unattacked=('l_eff',)),
+    real=keep(('edit_rate', 'length_ratio'), bits=dict(edit_rate=11, length_ratio=11), attacked=2, other_keys=None), schemes_real=keep(attacked=2),
+    strength=keep(texts=turned), real_length=keep(('n_scored',)), schemes_few=keep(('n_scored',), bits=dict(score=23), texts=lambda u: 12 if u.seed == 0 else 2))
 
 def joined(old, new, renew, instead):
     "Both results as one, without the old units of some schemes"

@@ -1,18 +1,19 @@
 """What someone who knows the scheme, but not the key, learns from marked texts, and whether they can forge.
 
-    python nbs/studies/secrecy.py learn forge --work WORK --out nbs/studies/data
+    python nbs/studies/secrecy.py learn forge --work WORK --donors results/donors --out nbs/studies/data
 
 Stages, each of which goes on where it stopped; name one or several:
   learn    how well n texts of a key tell its other texts from another key's, for texts that the main
            table has stored (secrecy_learn.parquet)
   forge    what was learnt from n texts of a key is added to the host's logits, and the texts are scored by
-           the true detector of that key and of another (secrecy_forge.jsonl.gz)
+           the true detector of that key and of another (secrecy_forge.jsonl.xz)
 
 The attacker has the host, the encoder and this library, hence the vector of every token and of every
 context; only the two secret matrices are missing. DEW's score is nearly bilinear in those vectors,
 t'Mc with M unknown. The mean of tc' over marked texts, less that over others, points to M.
 
-Stored texts are read from --data. WORK keeps encoded contexts. Two cores take half an hour.
+Stored texts are read from --data, which has all that learn asks for. The 250 texts that forge learns from are not stored: --donors
+results/donors has them, after dew_eval nbs/studies/donors.toml --out results/donors. WORK keeps encoded contexts. Two cores take half an hour.
 """
 import argparse, itertools, json, time
 from dataclasses import replace
@@ -32,6 +33,7 @@ from dew_nb.evaluation.studies.store import load_results
 from dew_nb.stats.rates import auroc
 from dew_nb.mark.tables import TokenTable, unit_vectors
 from dew_nb.mark.windows import text_windows
+from donors import texts as donor_texts
 
 ROWS = ('DEW paper lam=2.5', 'DEW calibrated lam=2.5', 'DEW calibrated lam=2.5 mode=context_only',
         'Unigram', 'KGW', 'SynthID', 'none')
@@ -145,17 +147,20 @@ def learn(s):
 def victims(s):
     "What the forger has: texts of the key and unmarked ones, encoded"
     a, host = s.a, s.host.name
-    own = [r for r in read_texts(a.data/'donors_calibrated_texts.jsonl.gz') if r['attack'] == 'none'
-           and (r['host'], r['table'], r['encoder'], r['seed']) == (host, 'native', 'minilm', a.key)]
-    plain = [r for r in read_texts(a.data/'donors_unmarked_texts.jsonl.gz') if r['attack'] == 'none'
-             and (r['host'], r['seed']) == (host, (a.key + 1) % 3)]
+    rows = [r for n in ('calibrated', 'unmarked') for r in read_texts(a.data/f'donors_{n}_texts.jsonl.xz')]
+    if a.donors: rows = list(donor_texts(load_results(a.donors), 0))
+    rows = [r for r in rows if r['attack'] == 'none' and r['host'] == host]
+    own = [r for r in rows if (r['table'], r['encoder'], r['seed']) == ('native', 'minilm', a.key)]
+    plain = [r for r in rows if (r['table'], r['seed']) == ('none', (a.key + 1) % 3)]
     for name,rows in (('own', own), ('plain', plain)):
+        if len(rows) < max(a.forge_n): raise SystemExit(f'{len(rows)} texts are there, and a forger asks for {max(a.forge_n)}: make them with\n'
+            '  dew_eval nbs/studies/donors.toml --out results/donors\nand say --donors results/donors')
         rows = sorted(rows, key=lambda r: r['i'])[:max(a.forge_n)]
         yield s.seen(f'forge {name} {a.key}', 'calibrated', [r['text'] for r in rows])
 
 def forge(s):
     "Texts of a forger who learnt from n texts of a key, scored under that key and another"
-    a, f, other = s.a, s.a.out/'secrecy_forge.jsonl.gz', (s.a.key + 2) % 3
+    a, f, other = s.a, s.a.out/'secrecy_forge.jsonl.xz', (s.a.key + 2) % 3
     rows = read_texts(f) if f.exists() else []
     wm, e, (A, B) = s.watermark('calibrated'), s.vectors('calibrated'), victims(s)
     prompts = build_corpus(s.host, n=300 + a.texts).prompts[300:] # none of those learnt from
@@ -181,6 +186,7 @@ def arguments():
     ap.add_argument('--work', type=Path, required=True)
     ap.add_argument('--out', type=Path, required=True)
     ap.add_argument('--data', type=Path, default=Path(__file__).parent/'data', help='stored texts')
+    ap.add_argument('--donors', type=Path, help='results of donors.toml, for the texts that a forger learns from')
     ap.add_argument('--n', type=int, nargs='+', default=[5, 10, 25, 50, 75])
     ap.add_argument('--stored', type=int, default=100)
     ap.add_argument('--held', type=int, default=25, help='texts of each key that are told apart')

@@ -2,7 +2,7 @@
 
     python nbs/studies/tail.py --out nbs/studies/data
 
-Texts: human film reviews and unmarked continuations by the host (null_unmarked.jsonl.gz), cut to length. The text is fixed and the
+Texts: human film reviews and unmarked continuations by the host (null_unmarked.jsonl.xz), cut to length. The text is fixed and the
 key is random, as the key null has it. Of each text the token rows under a few real keys are taken (the p-value holds for the table at
 hand, so this is no approximation), and for each of them the layers of very many keys are drawn. A layer's alignments are normal with
 covariances cos(token)·cos(context), so they are drawn with these and not through matrices and the key's cipher: the same law, a
@@ -152,7 +152,7 @@ def main():
     (a.out/'.tail').mkdir(parents=True, exist_ok=True)
     host, encoders, real = load_host(device=a.device), {}, {}
     tok = host.tokenizer.backend_tokenizer
-    plain = [r['text'] for r in read_texts(DATA/'null_unmarked.jsonl.gz')]
+    plain = [r['text'] for r in read_texts(DATA/'null_unmarked.jsonl.xz')]
     sources = dict(human=movie_reviews()[-4000:][:300], host=plain[:300])
     cuts = {(s, n): cut_texts(tok, x, n, a.texts) for s,x in sources.items() for n in a.lengths}
     for preset in a.presets:

@@ -1,11 +1,11 @@
 """Repetition, variety, perplexity by a second model, and whether a small model can tell marked from unmarked texts, for every
 scheme of the stored studies.
 
-    python nbs/studies/text_quality.py --judge qwen2.5-coder-1.5b-instruct --out nbs/studies/data
+    python nbs/studies/text_quality.py --data results --judge qwen2.5-coder-1.5b-instruct --out nbs/studies/data
 
-Reads the stored texts of the main table, of the other schemes and of temperature 0.7 (the first 100 of each seed; --pieces FILE
-keeps them in a file, or reads them from there). Packs keep 20 to 40 texts of some studies: --results adds those of results that
-are not packed yet. Writes text_quality.parquet (a row for each text), text_quality.json (the
+Reads the texts of the main table, of the other schemes and of temperature 0.7 (the first 100 of each seed; --pieces FILE
+keeps them in a file, or reads them from there) from the folders of their runs, which --data has: packs keep two texts of most
+units. --results adds those of other folders. Writes text_quality.parquet (a row for each text), text_quality.json (the
 classifier's AUROC for each scheme, settings, machine) and, with --judge, second_model.parquet (perplexity of each text by these
 models: the host, and a stranger to it) and second_model.json. The classifier is a logistic regression on the encoder's vectors of whole
 texts, with prompts kept together in five folds. Twelve minutes on two cores without a judge, which wants a GPU (--only judge).
@@ -28,11 +28,13 @@ import pandas as pd
 
 from dew_nb import load_encoder, load_host
 from dew_nb.evaluation.texts.content import machine, read_texts, write_texts
+from dew_nb.evaluation.texts.frames import write_frame
 from dew_nb.evaluation.texts.likelihood import perplexity
 from dew_nb.evaluation.studies.store import load_results
 from dew_nb.stats.rates import auroc
 
 HERE = Path(__file__).parent
+DIGITS = dict.fromkeys(('rep_2', 'rep_3', 'distinct_1', 'distinct_2'), 11)           # binary ones; means of hundreds are read
 STUDIES = ('evaluation', 'schemes', 'schemes_few', 'token_repeat', 'cool', 'token_repeat_cool')
 # of the main table; of the other schemes all that is stored
 ROWS = ('none', 'human', 'DEW tournament', 'DEW multilingual', 'DEW paper lam=2.0', 'DEW calibrated lam=2.5', 'KGW', 'Unigram', 'SynthID')
@@ -44,6 +46,9 @@ def written(folder, n):
     d = r.texts[lambda d: (d['attack'] == 'none') & (d['i'] < n)]
     if r.study['name'] in ('evaluation', 'cool'): d = d[d['source'].isin(ROWS)]
     d = d[(d['encoder'] != 'use-multilingual') | (d['source'] == 'DEW multilingual')]
+    few = d.groupby(['source', 'seed']).size()
+    if few.min() < min(n, 20): raise SystemExit(f'{folder} keeps {few.min()} texts of {few.idxmin()}: give the folder of a run with --results '
+                                                '(and --data a folder of such folders), not a pack')
     return d[['source', 'seed', 'i', 'prompt', 'text']].assign(T=r.study['generation'].get('temperature', 1.0))
 
 
@@ -119,7 +124,7 @@ def tell(a, d):
         first = (d['seed'] == d['seed'][plain].min()).to_numpy()             # unmarked seeds against each other: chance
         told[f'{T} chance'] = told_apart(X[plain], first[plain], group[plain])
     out = pd.DataFrame(map(measures, d['text'])).join(d[['T', 'source', 'seed', 'i']])
-    out.to_parquet(a.out/'text_quality.parquet', index=False, compression='zstd')
+    write_frame(a.out/'text_quality.parquet', out, DIGITS)
     (a.out/'text_quality.json').write_text(json.dumps(dict(told_apart=told, texts=a.texts, **machine(None, enc)), indent=1) + '\n')
 
 
@@ -127,7 +132,7 @@ def repeats(a):
     "Repetition of each unattacked text of a study's results"
     d = load_results(a.repeats).texts.query("attack == 'none'").reset_index(drop=True)
     out = pd.DataFrame(map(measures, d['text'])).join(d[['source', 'seed', 'i']])
-    out.to_parquet(a.out/f'{a.repeats.name}_quality.parquet', index=False, compression='zstd')
+    write_frame(a.out/f'{a.repeats.name}_quality.parquet', out, DIGITS)
     print(out.groupby(['source', 'seed'])[['rep_2', 'rep_3', 'longest', 'distinct_1']].mean().round(4))
 
 
@@ -141,7 +146,7 @@ def judge(a, d, name):
     for t in left:
         ppl = perplexity(host, t['text'].tolist(), t['prompt'].tolist(), a.batch).values
         rows.append(t[['judge', 'T', 'source', 'seed', 'i']].assign(ppl=ppl.astype('float32')))
-        pd.concat(rows).to_parquet(file, index=False, compression='zstd')
+        write_frame(file, pd.concat(rows))
         print(f'{time.time() - t0:.0f} s', *t.iloc[0][['judge', 'T', 'source', 'seed']], round(float(np.median(ppl)), 2), flush=True)
     return dict(seconds=round(time.time() - t0), **machine(host)) if left else {}
 

@@ -1,7 +1,7 @@
 """Can a small model tell a scheme's texts from unmarked ones? For every scheme of the table of schemes, with repetition beside it.
 
-    python nbs/studies/told_apart.py results/schemes results/schemes_few nbs/studies/data/evaluation --out nbs/studies/data/told_apart.json
-    python nbs/studies/told_apart.py nbs/studies/data/schemes_real nbs/studies/data/real --also "Unbiased gamma" "DEW multilingual" "DEW calibrated lam=2.5" --out nbs/studies/data/told_apart_real.json
+    python nbs/studies/told_apart.py results/schemes results/schemes_few results/evaluation --out nbs/studies/data/told_apart.json
+    python nbs/studies/told_apart.py results/schemes_real results/real --also "Unbiased gamma" "DEW multilingual" "DEW calibrated lam=2.5" --out nbs/studies/data/told_apart_real.json
 
 The classifier is that of text_quality.py: a logistic regression on the encoder's vectors of whole texts, prompts kept together in five folds. Unattacked texts of seed 0, at most --texts of each
 scheme, against as many unmarked ones after the same prompts; 0.5: it can't tell. With 100 texts, as many as all studies have, the standard error is about 0.04. Rows that OUT has already are kept: a folder
@@ -24,6 +24,8 @@ def one_study(folder, enc, n, names, have):
     new = d['source'].isin(names - set(have))
     if not new.any(): return
     d = d[(new | (d['source'] == 'none')) & (d['i'] < n)].drop_duplicates(['source', 'i']).reset_index(drop=True)
+    few = d.groupby('source').size()
+    if few.min() < min(n, 20): raise SystemExit(f'{folder} keeps {few.min()} texts of {few.idxmin()!r}, too few to learn from: give the folder of a run, not a pack')
     X, plain = np.asarray(enc.encode(d['text'].tolist())), (d['source'] == 'none').to_numpy()
     for s in d['source'].unique():
         this = (d['source'] == s).to_numpy()

@@ -63,12 +63,19 @@ def _edges(results):
     low = low.groupby(_SCHEME).min()
     return {k: g.score[g.score >= low[k]].to_numpy() for k,g in d.groupby(_SCHEME)}
 
+def _leading(x):
+    "Binary digits that scores have in common: those of .51 and .52 begin alike"
+    sd, size = np.nanstd(x), np.nanmax(np.abs(x), initial=0)
+    return max(0, int(np.ceil(np.log2(size/sd)))) if sd > 0 else 23
+
 def _round_scores(d, units, edges, bits):
     "A frame with rounded scores, scheme by scheme"
     of, score = units.set_index('id')[_SCHEME], d.score.to_numpy(np.float32, copy=True)
     for key,ids in of.groupby(_SCHEME).groups.items():
         at = d.unit.isin(ids).to_numpy()
-        score[at] = rounded_scores(score[at], bits, edges.get(key, ()))
+        edge = np.asarray(edges.get(key, ()), np.float32)
+        more = _leading(edge if len(edge) else score[at])
+        score[at] = rounded_scores(score[at], min(23, bits + more), edge)
     return d.assign(score=score)
 
 # %% ../../../nbs/evaluation/studies/11_packing.ipynb #79a8b619
@@ -80,8 +87,8 @@ def _pack_frames(results, kept, drop, detail, bits, other_keys):
         of = u[u.kind == kind]
         if kind == 'other_keys' and other_keys is not None: of = of[of.attack.isin(other_keys)]
         d = results.files.read(list(of.id), file)
-        if not len(d): continue
         d = d.drop(columns=[c for c in drop if c in d]).reset_index(drop=True)
+        if not len(d) or not {*d} - {'unit', 'i', 'key'}: continue
         here = _is_kept(results, d, kept)
         whole = d.unit.isin(of.id[of.attack == 'none']) & (kind != 'other_keys')
         f = _fewer(d, here, whole, detail, {c: b for c,b in bits.items() if c != 'score'})

@@ -45,19 +45,25 @@ def rounded_scores(
 ) -> np.ndarray: # float32
     "Scores with fewer binary digits, on the same side of every threshold as before"
     x, at = (np.ascontiguousarray(v, np.float32) for v in (x, thresholds))
+    if bits >= 23: return x
     near = _cut(x, bits)
     return np.where(np.isin(near, _cut(at, bits)), x, near)
 
 # %% ../../../nbs/evaluation/texts/04_frames.ipynb #321c1b35
+def _is_label(x):
+    "Whether a column has so few numbers that rows are chosen by them"
+    return x.dtype == 'float64' and x.nunique() <= min(16, len(x)//16)
+
 def small(
     d, # DataFrame
     bits:Mapping[str, int]|None=None, # binary digits of some columns
     levels:Mapping[str, Sequence[float]]|None=None, # that some columns may not cross; p-values have theirs
 ): # DataFrame
-    "A frame with small types: float32, short integers"
+    "A frame with small types: float32, short integers; labels as they are"
     import pandas as pd
     bits, levels, d = bits or {}, dict(p_value=LEVELS) | dict(levels or {}), d.copy()
     for c in d.columns:
+        if c not in bits and _is_label(d[c]): continue
         if d[c].dtype.kind == 'f': d[c] = rounded(d[c].to_numpy(), bits.get(c), levels.get(c, ()))
         elif d[c].dtype.kind in 'iu': d[c] = pd.to_numeric(d[c], downcast='integer')
     return d
@@ -70,8 +76,8 @@ def small_parquet(
 ) -> bytes:
     "A frame as a small parquet file"
     d, f = small(d, bits, levels), io.BytesIO()
-    floats = [c for c in d if d[c].dtype.kind == 'f']
-    words = [c for c in d if d[c].dtype.kind not in 'fiub']
+    floats = [c for c in d if d[c].dtype.kind == 'f' and not _is_label(d[c])]
+    words = [c for c in d if d[c].dtype.kind not in 'fiub' or _is_label(d[c])]
     d.to_parquet(f, index=False, compression='zstd', compression_level=19,
                  use_dictionary=words, use_byte_stream_split=floats)
     return f.getvalue()
