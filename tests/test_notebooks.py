@@ -16,11 +16,29 @@ NOTEBOOKS = find_notebooks(ROOT/settings()['nbs_path'])
 def has_long_cells(n): return any('long' in directives(text(c['source']))[0] for c in n.cells if c['cell_type'] == 'code')
 
 
+def own_classes():
+    "Classes of the package that are loaded"
+    modules = [m for n,m in list(sys.modules.items()) if n.startswith('dew_nb.') and m]
+    return {c for m in modules for c in list(vars(m).values()) if isinstance(c, type) and c.__module__ == m.__name__}
+
+
+def forget_the_notebook(before):
+    "What a notebook put into the package, by `@patch` or a registry, would outlive its variables"
+    from dew_nb.mark import protocols
+    for c,old in before.items():
+        for k in [k for k,v in vars(c).items() if k not in old or v is not old[k]]:
+            if k in old: setattr(c, k, old[k])
+            elif not k.startswith('__'): delattr(c, k)
+    for known in (protocols._rules, protocols._spaces):
+        for k in [k for k,c in known.items() if c.__module__ == '__main__']: del known[k]
+
+
 @pytest.fixture
 def tidy():
     "nbdev keeps a notebook's variables as long as its process lives, and many hold a language model: let go of them"
-    env, path = dict(os.environ), sys.path[:]
+    env, path, before = dict(os.environ), sys.path[:], {c: dict(vars(c)) for c in own_classes()}
     yield
+    forget_the_notebook(before)
     if shell := get_ipython(): shell.reset(new_session=False)
     InteractiveShell.clear_instance()
     os.environ.clear()

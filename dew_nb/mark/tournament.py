@@ -374,7 +374,7 @@ def draw(self:TournamentRule,
     names:list # strings, one for each text
 ) -> list:
     "The sub-key of each text"
-    secret = self.secret()
+    secret = self.M[:1].float().cpu().numpy().tobytes()
     mac = lambda s: hmac.digest(secret, s.encode('utf-8', 'replace'), 'sha256')
     return [int.from_bytes(mac(s)[:8], 'big') % self.keys for s in names]
 
