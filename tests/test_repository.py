@@ -1,5 +1,5 @@
 "What is committed: in sync, and free of what belongs to one machine"
-import json, re, subprocess
+import gzip, lzma, json, re, subprocess
 from pathlib import Path
 
 import check, readme
@@ -15,7 +15,8 @@ def tracked():
 
 def readable(p:Path) -> str:
     "The text of a file, of a notebook without its images; nothing for binary files and vendored code"
-    if 'vendor' in p.parts or p.suffix in ('.png', '.jpg', '.safetensors', '.gz', '.parquet'): return ''
+    if 'vendor' in p.parts or p.suffix in ('.png', '.jpg', '.safetensors', '.parquet'): return ''
+    if p.suffix in ('.gz', '.xz'): return {'.gz': gzip, '.xz': lzma}[p.suffix].decompress(p.read_bytes()).decode()
     s = p.read_text(encoding='utf-8')
     if p.suffix != '.ipynb': return s
     cells = json.loads(s)['cells']
