@@ -1,6 +1,6 @@
-"""Study data as the repository keeps them, from the larger files of earlier revisions (55 MB; those of revision e141e4f).
+"""Study data as the repository keeps them, from the larger files of earlier revisions (55 MB; those of revision e4b7e21).
 
-    git archive e141e4f nbs/studies/data | tar -x -C before
+    git archive e4b7e21 nbs/studies/data | tar -x -C before
     python nbs/studies/smaller.py before/nbs/studies/data --out nbs/studies/data
 
 Done once. Every script beside this one writes the small form now, and whoever runs a study anew needs only its own command. What
