@@ -12,7 +12,7 @@ from dew_nb.transfer import borrowed, donors, neighbours
 from dew_nb.mark import scheme
 from dew_nb.models.assets import ASSETS, asset_path, cache_dir
 from dew_nb.transfer.borrowed import agnostic_scheme, donor_scheme
-from dew_nb.transfer.donors import KINDS, donor_embeddings, donor_map, donor_tokenizer, explain_tokens, token_texts
+from dew_nb.transfer.donors import TOKEN_KINDS, donor_embeddings, donor_map, donor_tokenizer, explain_tokens, token_texts
 from dew_nb.models.hosts import Host, load_host
 from dew_nb.mark.sources import reference_texts
 
@@ -55,7 +55,7 @@ def test_own_tokens_come_back_to_themselves(smol):
 def test_rows_past_the_tokenizer_are_unused(smol, words):
     n = len(smol.tokenizer)
     X, rep = donor_embeddings(smol.tokenizer, words, [n-1, n, n+100])
-    assert [KINDS[k] for k in rep.kind[1:]] == ['unused', 'unused'] and not X[1:].any()
+    assert [TOKEN_KINDS[k] for k in rep.kind[1:]] == ['unused', 'unused'] and not X[1:].any()
 
 def test_the_replacement_character_itself_is_a_character(smol, words):
     i = smol.tokenizer.convert_tokens_to_ids('ï¿½')
@@ -152,7 +152,7 @@ def test_a_donor_reads_its_special_tokens_as_text(request, name):
     special = [t for t in donor.tokenizer.all_special_tokens if len(t) > 2]
     host = word_level(['<unk>', 'a', *[t for t in special if t != '<unk>']])     # there they are words like others
     M, rep = donor_map(host, donor)
-    assert len(special) > 2 and {KINDS[k] for k in rep.kind[2:]} == {'several'}
+    assert len(special) > 2 and {TOKEN_KINDS[k] for k in rep.kind[2:]} == {'several'}
     assert donor_tokenizer(donor.tokenizer).decode(M[len(rep)-1].indices.tolist()).replace(' ', '').lower() == special[-1].lower()
 
 def small_donor(tok, rows=None, width=4):
@@ -169,19 +169,19 @@ def word_level(tokens, **kwargs):
 def test_what_the_donor_cannot_read_is_unknown():
     host, donor = word_level(['<unk>', 'a', 'z', 'az']), small_donor(word_level(['<unk>', 'a', 'b']))
     X, rep = donor_embeddings(host, donor)
-    assert [KINDS[k] for k in rep.kind] == ['special', 'one', 'unknown', 'unknown'] and not X[2:].any()
+    assert [TOKEN_KINDS[k] for k in rep.kind] == ['special', 'one', 'unknown', 'unknown'] and not X[2:].any()
 
 def test_a_token_that_decodes_to_nothing_is_empty():
     host = word_level(['<unk>', 'a', '¤'])
     host.decoder = decoders.Sequence([decoders.Replace('¤', ''), decoders.Fuse()])
-    assert KINDS[donor_embeddings(host, small_donor(word_level(['<unk>', 'a'])))[1].kind[2]] == 'empty'
+    assert TOKEN_KINDS[donor_embeddings(host, small_donor(word_level(['<unk>', 'a'])))[1].kind[2]] == 'empty'
 
 def test_pieces_without_a_vector_are_unknown():
     host, tok = word_level(['<unk>', 'a', 'b', 'c']), word_level(['<unk>', 'a', 'b', 'c'])
     donor = small_donor(tok, rows=3)                        # no row for c …
     donor.embeddings[2] = 0                                 # … and an untrained one for b
     X, rep = donor_embeddings(host, donor)
-    assert [KINDS[k] for k in rep.kind] == ['special', 'one', 'unknown', 'unknown']
+    assert [TOKEN_KINDS[k] for k in rep.kind] == ['special', 'one', 'unknown', 'unknown']
 
 def test_what_a_donor_would_drop_is_unknown():
     "A BPE without an unknown token leaves out what it can't read: the rest is not the token"
@@ -192,10 +192,10 @@ def test_what_a_donor_would_drop_is_unknown():
     host, donor = word_level(['<unk>', 'a', 'z', 'az']), bpe('ab')
     assert donor.encode('az').tokens == ['a']
     rep = donor_embeddings(host, small_donor(donor))[1]
-    assert [KINDS[k] for k in rep.kind] == ['special', 'one', 'unknown', 'unknown']
+    assert [TOKEN_KINDS[k] for k in rep.kind] == ['special', 'one', 'unknown', 'unknown']
     assert donor.encode('az').tokens == ['a']               # the donor's own tokenizer is as it was
     rep = donor_embeddings(host, small_donor(bpe('?ab', unk_token='?')))[1]    # unknown, but not a special token
-    assert [KINDS[k] for k in rep.kind] == ['special', 'one', 'unknown', 'unknown']
+    assert [TOKEN_KINDS[k] for k in rep.kind] == ['special', 'one', 'unknown', 'unknown']
 
 def test_prefix_space_of_byte_level_donors_is_off():
     v = {x: i for i,x in enumerate(['h', 'i', 'Ġ', 'hi', 'Ġhi'])}
@@ -213,7 +213,7 @@ def test_broken_bytes_beside_a_real_replacement_character():
     names, texts = ['ï¿½', 'ï¿½Ã', '\ufffd', '<0xC3>'], ['\ufffd', '\ufffd\ufffd', '\ufffd', '\ufffd']
     tok = SimpleNamespace(id_to_token=names.__getitem__)
     kind = donors.host_kinds(tok, np.array([], np.int64), texts, np.arange(4))
-    assert kind.tolist() == [-1, KINDS.index('bytes'), -1, KINDS.index('bytes')]
+    assert kind.tolist() == [-1, TOKEN_KINDS.index('bytes'), -1, TOKEN_KINDS.index('bytes')]
 
 
 # --- what is refused, and what the message says

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_host
 from dew_nb.models.artefacts import load_artefact
 from dew_nb.serving.inputs import Shard, UsageError, as_text, cut_lines, encoding_of, named_texts, shard_texts, shorten
-from dew_nb.read.normalization import KINDS, PASSES, normalise, undo_all, where
+from dew_nb.read.normalization import NORMALISATIONS, PASSES, normalise, undo_all, where
 from dew_nb.models.signing import Ed25519PrivateKey, canonical, check_signature, sign_record, verify_bytes
 from dew_nb.models.stopping import Stopped, stop_when
 from dew_nb.read.text import READINGS, clean, ordinary
@@ -57,7 +57,7 @@ def test_plain(read, text):
     p = read(text)
     assert p.original == text and len(p.offsets) == len(p.text) <= 3*len(text)
     in_order(p.offsets, len(text))
-    assert (p.offsets[:,0] < p.offsets[:,1]).all() and set(p.kinds) <= set(KINDS) and 1 <= p.passes <= PASSES
+    assert (p.offsets[:,0] < p.offsets[:,1]).all() and set(p.kinds) <= set(NORMALISATIONS) and 1 <= p.passes <= PASSES
     if p.passes < PASSES: assert read(p.text).text == p.text
     if not p.kinds: assert p.text == text
     spans = np.sort(np.random.default_rng(len(text)).integers(0, len(p.text)+1, (9, 2)), 1)

@@ -9,7 +9,7 @@ from dew_nb import DEW, DEWConfig, SecretKey, load_host
 from dew_nb.read.detection import Detector
 from dew_nb.evaluation.attacks.characters import EDITS, CharacterEdit
 from dew_nb.evaluation.studies.store import load_results
-from dew_nb.read.normalization import KINDS, normalise, undo_all
+from dew_nb.read.normalization import NORMALISATIONS, normalise, undo_all
 from quick import Letters
 
 DATA = Path(__file__).parents[1]/'nbs/studies/data'
@@ -59,7 +59,7 @@ def test_hosts_are_mostly_read_as_they_write(stored):
 def test_what_hosts_write_stays(text): assert normalise(text).text == text
 
 def test_kinds_do_what_they_say():
-    for kind in KINDS: assert undo_all('plain words, nothing else').kinds == (), kind
+    for kind in NORMALISATIONS: assert undo_all('plain words, nothing else').kinds == (), kind
     assert normalise('a\u200b b').kinds == ('invisible',)
 
 # ---------------------------------------------------------------- whole texts

@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['UNSEEN', 'DRESSED', 'ACCENTED', 'WIDE', 'CJK', 'WORD', 'BEYOND', 'SPACES', 'HYPHENS', 'CODE', 'ENTITY', 'RUN',
-           'EMPHASIS', 'TITLE', 'TAG', 'CURLY', 'EMOJI', 'KINDS', 'LEAST', 'SHARES', 'MAYBE', 'USUAL', 'PASSES',
-           'Plain', 'as_given', 'change', 'where', 'invisible', 'letters', 'latin_double', 'lookalikes', 'spaces',
-           'entities', 'blanks', 'emphasis', 'tags', 'quotes', 'emoji', 'wanted', 'undoable', 'normalise', 'undo_all']
+           'EMPHASIS', 'TITLE', 'TAG', 'CURLY', 'EMOJI', 'NORMALISATIONS', 'LEAST', 'SHARES', 'MAYBE', 'USUAL',
+           'PASSES', 'Plain', 'as_given', 'change', 'where', 'invisible', 'letters', 'latin_double', 'lookalikes',
+           'spaces', 'entities', 'blanks', 'emphasis', 'tags', 'quotes', 'emoji', 'wanted', 'undoable', 'normalise',
+           'undo_all']
 
 # %% ../../nbs/read/01_normalization.ipynb #c002
 import html, re, unicodedata
@@ -265,7 +266,7 @@ def emoji(
     return _edits(EMOJI, text, '')
 
 # %% ../../nbs/read/01_normalization.ipynb #c052
-KINDS = dict(invisible=invisible, letters=letters, lookalikes=lookalikes, spaces=spaces,
+NORMALISATIONS = dict(invisible=invisible, letters=letters, lookalikes=lookalikes, spaces=spaces,
              entities=entities, tags=tags, emphasis=emphasis, spaced=spaced, blanks=blanks,
              quotes=quotes, emoji=emoji, stacked=stacked, wrapped=wrapped, case=case)
 LEAST = 3                               # changes, of a kind that needs a share
@@ -276,12 +277,12 @@ SHARES = dict(invisible=0., letters=0., lookalikes=0., spaces=0., entities=0., t
 # %% ../../nbs/read/01_normalization.ipynb #c054
 def wanted(
     text:str, # any text
-    kind:str, # one of `KINDS`
+    kind:str, # one of `NORMALISATIONS`
     share:float=0. # changes for each word, at least
 ) -> list: # changes
     "The changes of a kind, if there are enough of them"
     checkpoint()
-    found = KINDS[kind](text)
+    found = NORMALISATIONS[kind](text)
     least = max(LEAST, share*len(text.split())) if share else 1
     return found if len(found) >= least else []
 
@@ -317,4 +318,4 @@ def undo_all(
     text:str # any text
 ) -> Plain:
     "A text with all kinds undone, however few"
-    return normalise(text, dict.fromkeys(KINDS, 0.))
+    return normalise(text, dict.fromkeys(NORMALISATIONS, 0.))

@@ -15,7 +15,7 @@ from .null import TextNull
 from .rates import check_scores, check_varied, p_empirical, threshold_at
 
 # %% auto #0
-__all__ = ['KINDS', 'LengthModel', 'LengthNull', 'StudentNull', 'RankNull', 'NullCalibration']
+__all__ = ['NULL_KINDS', 'LengthModel', 'LengthNull', 'StudentNull', 'RankNull', 'NullCalibration']
 
 # %% ../../nbs/stats/03_calibration.ipynb #c009
 @dataclass(frozen=True, repr=False, eq=False)
@@ -235,7 +235,7 @@ def fit(cls:NullCalibration,
     return cls(models, token_var, config_digest, key_fingerprint)
 
 # %% ../../nbs/stats/03_calibration.ipynb #c043
-KINDS = dict(calibrated=StudentNull, empirical=RankNull)
+NULL_KINDS = dict(calibrated=StudentNull, empirical=RankNull)
 
 @patch
 def at(self:NullCalibration,
@@ -244,11 +244,11 @@ def at(self:NullCalibration,
     kind:str='calibrated', # 'calibrated' (Student's t) or 'empirical' (+1-corrected rank)
 ) -> LengthNull:
     "The null of texts of these lengths"
-    if kind not in KINDS: raise ValueError(f"kind={kind!r}: expected 'calibrated' or 'empirical'")
+    if kind not in NULL_KINDS: raise ValueError(f"kind={kind!r}: expected 'calibrated' or 'empirical'")
     if (k := None if group is None else str(group)) not in self.models:
         raise ValueError(f'group {group!r} is not in this calibration (known: {self.groups}); '
                          'use group=None for all texts together, or fit with texts of that group')
-    return KINDS[kind](self.models[k], length, self.token_var)
+    return NULL_KINDS[kind](self.models[k], length, self.token_var)
 
 # %% ../../nbs/stats/03_calibration.ipynb #c046
 @patch

@@ -27,7 +27,7 @@ from dew_nb.evaluation.texts.content import machine, study_key
 from dew_nb.evaluation.schemes.base import seed_key
 from dew_nb.evaluation.studies.store import load_results
 from dew_nb.read.layout import LAYOUTS, odd_case
-from dew_nb.read.normalization import KINDS, normalise, quotes
+from dew_nb.read.normalization import NORMALISATIONS, normalise, quotes
 
 SOURCE = 'DEW calibrated lam=2.5'
 SPARSE = dict(emphasis=.25, html_emphasis=.25, full_width=.25)  # one word in four; others hit all
@@ -109,7 +109,7 @@ def innocent(b):
 def share(texts):
     "Percentage of texts with curly quotes, and of those read otherwise than raw, by kind"
     undone = [normalise(x).kinds for x in texts]
-    each = {k: 100*float(np.mean([k in u for u in undone])) for k in KINDS if k != 'quotes'}
+    each = {k: 100*float(np.mean([k in u for u in undone])) for k in NORMALISATIONS if k != 'quotes'}
     return dict(texts=len(texts), curly=100*float(np.mean([bool(quotes(x)) for x in texts])),
                 changed=100*float(np.mean([bool(u) for u in undone]))) | each
 

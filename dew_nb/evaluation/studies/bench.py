@@ -16,7 +16,7 @@ from .kinds import chat_client, find_scheme, make_attack
 from ..texts.likelihood import perplexity
 from .quality import distinct_n, net_preference_score, repetition
 from ..schemes.base import Chain, Human, NgramBlock, measured, scores_under
-from .units import KINDS, Unit, stamp, write_unit
+from .units import UNIT_FILES, Unit, stamp, write_unit
 from ...models.encoders import load_encoder
 from ...models.hosts import load_host
 
@@ -213,7 +213,7 @@ def _table(unit, rows, **columns):
     "The file of a unit with one figure a text"
     import pandas as pd
     have = {k: v for k,v in columns.items() if v is not None}
-    return {KINDS[unit.kind]: pd.DataFrame(dict(i=[r['i'] for r in rows]) | have)}
+    return {UNIT_FILES[unit.kind]: pd.DataFrame(dict(i=[r['i'] for r in rows]) | have)}
 
 # %% ../../../nbs/evaluation/studies/05_bench.ipynb #0544f7fd
 def _do_attacked(unit, bench, rows):
@@ -239,7 +239,7 @@ def _do_other_keys(unit, bench, rows):
     keys = unit.spec['keys']
     under = scores_under(bench.scheme_of(unit), keys, texts)
     columns = {c: np.concatenate(list(x)) for c,x in under.items()}
-    return {KINDS[unit.kind]: pd.DataFrame(
+    return {UNIT_FILES[unit.kind]: pd.DataFrame(
         dict(i=i*len(keys), key=np.repeat(keys, len(i))) | columns)}
 
 # %% ../../../nbs/evaluation/studies/05_bench.ipynb #43b96190

@@ -11,7 +11,7 @@ import numpy as np
 from fastcore.basics import patch
 from ..texts.frames import only_where, rounded_scores, small, small_parquet
 from .store import PACKED, Results, load_results
-from .units import KINDS, as_bytes
+from .units import UNIT_FILES, as_bytes
 
 # %% auto #0
 __all__ = ['check_pack', 'pack_results']
@@ -82,7 +82,7 @@ def _round_scores(d, units, edges, bits):
 def _pack_frames(results, kept, drop, detail, bits, other_keys):
     "Name and content of the parquet files of a pack"
     u, edges = results.units, _edges(results) if 'score' in bits else {}
-    for kind,file in KINDS.items():
+    for kind,file in UNIT_FILES.items():
         if file is None: continue
         of = u[u.kind == kind]
         if kind == 'other_keys' and other_keys is not None: of = of[of.attack.isin(other_keys)]

@@ -18,7 +18,7 @@ from .kinds import check_names, find_scheme
 from ..schemes.base import Human
 from .store import Results, admit, load_results
 from .plan import Study, negative
-from .units import KINDS, Presence, Unit, clear_remains, try_lock
+from .units import UNIT_FILES, Presence, Unit, clear_remains, try_lock
 from ...models.stopping import no_bar
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def _available(studies):
         scheme=of(lambda s: [r.label for r in s.rows]),
         attack=of(lambda s: [r.label for r in s.attack_rows]),
         seed=of(lambda s: s.seeds), host=of(lambda s: s.hosts),
-        encoder=of(lambda s: s.encoders), kind=list(KINDS))
+        encoder=of(lambda s: s.encoders), kind=list(UNIT_FILES))
 
 # %% ../../../nbs/evaluation/studies/06_runner.ipynb #ad58bf61
 def _check_part(part, studies):

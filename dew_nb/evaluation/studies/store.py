@@ -12,7 +12,7 @@ from typing import Sequence
 from fastcore.basics import patch
 from ..texts.content import content_key, read_texts
 from .plan import Study
-from .units import FORMAT, KINDS, as_bytes
+from .units import FORMAT, UNIT_FILES, as_bytes
 
 # %% auto #0
 __all__ = ['PACKED', 'study_card', 'admit', 'UnitFolder', 'PackedUnits', 'JoinedUnits', 'Results', 'load_results']
@@ -281,18 +281,18 @@ def texts(self:Results):
 @patch(as_prop=True)
 def changes(self:Results):
     "How much the attacks changed"
-    return self.frame(['attacked'], KINDS['attacked'], [*_BY, 'encoder'])
+    return self.frame(['attacked'], UNIT_FILES['attacked'], [*_BY, 'encoder'])
 
 # %% ../../../nbs/evaluation/studies/04_store.ipynb #9330364b
 @patch(as_prop=True)
 def scores(self:Results):
     "Every score: `scheme` is who scored, `source` who wrote"
-    return self.frame(['scores'], KINDS['scores'], ['scheme', *_BY, 'encoder'])
+    return self.frame(['scores'], UNIT_FILES['scores'], ['scheme', *_BY, 'encoder'])
 
 # %% ../../../nbs/evaluation/studies/04_store.ipynb #e291df29
 def _judged(results, kind):
     "The frame of a kind that has judges"
-    return results.frame([kind], KINDS[kind], [*_BY, 'encoder', 'judge'])
+    return results.frame([kind], UNIT_FILES[kind], [*_BY, 'encoder', 'judge'])
 
 @patch(as_prop=True)
 def quality(self:Results):
@@ -325,7 +325,7 @@ def under_keys(self:Results):
     by = ['scheme', *_BY, 'encoder']
     own = self.scores[lambda d: d.source.isin(self.negatives)]
     own = own.assign(key=own.seed)
-    other = self.frame(['other_keys'], KINDS['other_keys'], by)
+    other = self.frame(['other_keys'], UNIT_FILES['other_keys'], by)
     d = pd.concat([own, other], ignore_index=True) if len(other) else own
     return d.drop_duplicates([*by, 'i', 'key']).reset_index(drop=True)
 

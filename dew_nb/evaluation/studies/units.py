@@ -13,12 +13,12 @@ from filelock import FileLock, Timeout
 from ..texts.content import content_key
 
 # %% auto #0
-__all__ = ['FORMAT', 'KINDS', 'Unit', 'as_bytes', 'write_unit', 'clear_remains', 'stamp', 'try_lock', 'Presence']
+__all__ = ['FORMAT', 'UNIT_FILES', 'Unit', 'as_bytes', 'write_unit', 'clear_remains', 'stamp', 'try_lock', 'Presence']
 
 # %% ../../../nbs/evaluation/studies/00_units.ipynb #8dd787a7
 FORMAT = 1 # of the units; another number would give all of them other names
 
-KINDS = dict( # which file holds a kind's figures; texts have none
+UNIT_FILES = dict( # which file holds a kind's figures; texts have none
     texts=None, attacked='change.parquet', scores='scores.parquet',
     other_keys='other_keys.parquet', quality='quality.parquet',
     similarity='similarity.parquet', preference='preference.parquet')
@@ -27,7 +27,7 @@ KINDS = dict( # which file holds a kind's figures; texts have none
 @dataclass(frozen=True, eq=False)
 class Unit:
     "A piece of work"
-    kind: str # one of `KINDS`
+    kind: str # one of `UNIT_FILES`
     spec: dict # all that the result depends on
     labels: dict # what it is called in tables
     work: dict = field(default_factory=dict, repr=False) # what is needed to do it
