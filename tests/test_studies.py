@@ -221,7 +221,7 @@ def test_stronger_marks_as_the_page_reads_them(tmp_path, monkeypatch):
 def test_the_speed_study_gives_xlmr_a_tokenizer_of_its_kind():
     "Unigram, of XLM-R's size, with its marks around a text; the memo of words does not apply to it"
     from dew_nb.models.tokenization import backend
-    from dew_nb.models.wordids import WordIds
+    from dew_nb.models.graphs import WordIds
     spec = importlib.util.spec_from_file_location('speed', Path(__file__).parent.parent/'nbs/studies/speed.py')
     speed = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(speed)
