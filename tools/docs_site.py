@@ -282,6 +282,7 @@ def sphinx_conf(cfg:dict) -> dict:
     return dict(
         project=cfg['title'], author=cfg['author'], copyright=cfg['copyright'], version=cfg['version'], release=cfg['version'],
         html_title=cfg['title'], language='en', smartquotes=False, extensions=['myst_nb', 'sphinx_copybutton'],
+        suppress_warnings=['ref.python'],             # two classes are called Scheme: a mark's parts, and a row of a comparison
         nb_execution_mode='off', nb_render_markdown_format='myst', nb_ipywidgets_js={}, nb_merge_streams=True, nb_number_source_lines=False,
         myst_enable_extensions=['dollarmath', 'amsmath', 'colon_fence', 'attrs_inline', 'attrs_block', 'deflist'],
         myst_heading_anchors=4, myst_dmath_double_inline=True, mathjax_path='tex-svg-full.js',
