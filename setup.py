@@ -30,5 +30,6 @@ setuptools.setup(
     packages=setuptools.find_packages(include=['dew_nb', 'dew_nb.*']), include_package_data=True,
     package_data={'dew_nb': ['data/**']},
     python_requires=f">={cfg['min_python']}", install_requires=shlex.split(cfg['requirements']), extras_require=extras,
-    entry_points={'console_scripts': cfg.get('console_scripts', '').split(), 'nbdev': [f"{cfg['lib_name']}={cfg['lib_name']}._modidx:d"]},
+    entry_points={'console_scripts': cfg.get('console_scripts', '').split(), 'nbdev': [f"{cfg['lib_name']}={cfg['lib_name']}._modidx:d"],
+                  'vllm.general_plugins': ['dew_nb=dew_nb.serving.native:register']},                # does nothing unless DEW_NATIVE is set
     zip_safe=False)

@@ -27,14 +27,16 @@ class DEW(Scheme):
     def processor(self,
         prompt_length:int|None=None, # tokens before the generated ones; None: what the first call sees
         names:list|None=None, # what each prompt's sub-key is drawn by; None: torch's random numbers
-        drawn:bool=False # tokens are drawn in a way that torch's random numbers do not show
+        drawn:bool=False, # tokens are drawn in a way that torch's random numbers do not show
+        structured=None # a `StructuredText`, to leave code, JSON and tool calls alone
     ) -> DEWLogitsProcessor:
         "A logits processor for one call of transformers' `generate`"
-        return DEWLogitsProcessor(self, prompt_length, names, drawn)
+        return DEWLogitsProcessor(self, prompt_length, names, drawn, structured)
     def watermarking_config(self,
         prompt_length:int|None=None, # tokens before the generated ones; None: what the first call sees
-        names:list|None=None # what each prompt's sub-key is drawn by; None: torch's random numbers
+        names:list|None=None, # what each prompt's sub-key is drawn by; None: torch's random numbers
+        structured=None # a `StructuredText`, to leave code, JSON and tool calls alone
     ) -> DEWWatermarkingConfig:
         "For one call of transformers' `generate(watermarking_config=...)`: marks after all warpers"
-        return DEWWatermarkingConfig(self, prompt_length, names)
+        return DEWWatermarkingConfig(self, prompt_length, names, structured)
     def detector(self, **kwargs) -> Detector: return Detector(self, **kwargs) # for what this scheme marks; arguments of `Detector`

@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from dew_nb.models.artefacts import load_artefact, save_artefact
+from dew_nb.models.signing import make_key_pair
+from dew_nb.read.verdicts import CLAIMS
 from dew_nb.shell import commands
 from dew_nb.shell.arguments import call_command
 
@@ -158,7 +161,7 @@ def test_mark_output(made):
 def test_all_marked(made):
     "Standard input and a file, both marked: exit code 0 and a table; the line break at the end is not part of a text"
     code, out, err = run('dew_detect', '--detector', made['det'], '--quiet', '-', made['dir']/'marked.txt', stdin=made['rows'][0]['text'])
-    head, a, b, _, all_of_them = out.splitlines()
+    head, a, b, _, all_of_them, _ = out.splitlines()
     assert (code, err) == (0, '') and head.split() == ['text', 'verdict', 'p-value', 'z', 'scored', 'key', 'scheme'], err
     assert a.split()[:2] == ['stdin', 'marked'] and made['rows'][0]['key'] in a, out
     assert a[28:] == b[28:] and all_of_them.startswith('2 texts examined, 2 marked. At level 0.01 about 0.02 would')
@@ -220,16 +223,94 @@ def test_names_of_rows(made, tmp_path):
     with open(tmp_path/'class.csv', 'w', newline='', encoding='utf-8') as f: csv.writer(f).writerows([('who', 'answer'), *rows])
     ask = ['dew_detect', '--detector', made['det'], '--column', 'answer', '--id-column', 'who', tmp_path/'class.csv', '--quiet']
     code, out, err = run(*ask, '--many', 'holm', '--html', tmp_path/'page.html')
-    head, anna, berta, third, dora, _, words = out.splitlines()
-    assert code == 1 and 'p-value corrected' in head and [l.split()[0].rsplit(':', 1)[1] for l in (anna, berta, third, dora)] == ['Anna', 'Berta', '4', 'Dora'], out + err
+    head, anna, berta, third, dora, _, words, note, _ = out.splitlines()
+    assert code == 1 and 'p-value corrected' in head and [l.split()[0].rsplit(':', 1)[1] for l in (anna, berta, third, dora)] == ['Anna', 'Berta', 'row', 'Dora'], out + err
     p, fixed = (float(anna.split()[i]) for i in (2, 3))
     assert ' marked ' in anna and fixed == pytest.approx(2*p, rel=.2) and words.startswith('2 texts examined (2 left out: too few words to score), 1 marked'), out
-    assert '<th>corrected</th>' in (tmp_path/'page.html').read_text()
+    assert '1 rows have no name of their own' in note and '<th>corrected</th>' in (tmp_path/'page.html').read_text()
     said = [json.loads(l) for l in run(*ask, '--json')[1].splitlines()]
     assert said[-1]['summary']['texts'] == 2 and said[-1]['summary']['left_out'] == 2 and said[-1]['summary']['expected_false_positives'] == pytest.approx(.02)
     fails(*ask[:3], '--id-column', 'who', tmp_path/'class.csv', says='--id-column needs --column')
     code, out, err = run(*ask[:5], '--id-column', 'whom', tmp_path/'class.csv')
     assert code == 2 and "no column 'whom'; it has 'who', 'answer'" in out
+
+@pytest.mark.parametrize('kind', ['csv', 'parquet'])
+def test_names_that_occur_twice(made, tmp_path, kind):
+    "Rows of the same name, or of none, get their number, which is said once; both kinds of tables"
+    rows, f = [('Anna', HUMAN), ('Anna', made['rows'][0]['text']), (None, HUMAN), ('Berta', HUMAN)], tmp_path/f'class.{kind}'
+    if kind == 'csv':
+        with open(f, 'w', newline='', encoding='utf-8') as out: csv.writer(out).writerows([('who', 'answer'), *rows])
+    else:
+        pa = pytest.importorskip('pyarrow')
+        import pyarrow.parquet as pq
+        pq.write_table(pa.table(dict(zip(('who', 'answer'), map(list, zip(*rows))))), f)
+    code, out, err = run('dew_detect', '--detector', made['det'], '--column', 'answer', '--id-column', 'who', '--csv', f)
+    first = 2 if kind == 'csv' else 1
+    names = [r['name'].rsplit(':', 1)[1] for r in csv.DictReader(out.splitlines())]
+    assert names == [f'Anna (row {first})', f'Anna (row {first+1})', f'row {first+2}', 'Berta'], out + err
+    assert code == 1 and err.count('3 rows have no name of their own') == 1 and [r['verdict'] for r in csv.DictReader(out.splitlines())][1] == 'marked'
+
+def test_columns_that_occur_twice(made, tmp_path):
+    "Which is meant can't be told; a number can"
+    (tmp_path/'a.csv').write_text(f'answer,id,answer\n"{HUMAN}",1,"{HUMAN} Again."\n')
+    code, out, err = run('dew_detect', '--detector', made['det'], '--column', 'answer', tmp_path/'a.csv')
+    assert code == 2 and "has the column 'answer' 2 times, as number 1, 3" in out
+    by_number, alone = (json.loads(run('dew_detect', '--detector', made['det'], '--json', *more)[1]) for more in (['--column', 3, tmp_path/'a.csv'], ['--text', f'{HUMAN} Again.']))
+    assert by_number['z'] == alone['z'] and by_number['n_tokens'] == alone['n_tokens']
+
+def test_hidden_text_of_a_page(made, tmp_path):
+    "It is neither scored nor passed over in silence"
+    marked = made['rows'][0]['text']
+    for i,how in enumerate(('hidden', 'style="display:none"', 'style="visibility: hidden"', 'style="font-size:0"')):
+        (tmp_path/f'{i}.html').write_text(f'<p>{HUMAN}</p><p {how}>{marked}</p><p>Nobody spoke.</p>')
+    (tmp_path/'seen.html').write_text(f'<p>{HUMAN}</p><p>Nobody spoke.</p>')
+    code, out, err = run('dew_detect', '--detector', made['det'], '--json', tmp_path)
+    *rows, _ = map(json.loads, out.splitlines())
+    left = len(' '.join(marked.split()))
+    assert len({r['z'] for r in rows}) == 1 and [f'{left:,} hidden characters left out' in r.get('read_as', '') for r in rows] == [True]*4 + [False], out
+
+def test_hidden_files_and_plain_words(made, tmp_path):
+    "Hidden files are named; what is no Word file, no PDF or no text is told in plain words, without a wrong advice; a scan ends with the same exit codes"
+    for f in ('.notes', '.git/config'):
+        (tmp_path/f).parent.mkdir(exist_ok=True)
+        (tmp_path/f).write_text('x')
+    for name,b in {'fake.docx': b'x', 'fake.pdf': b'x', 'ja.txt': 'この港は静かだった。'.encode('shift_jis'), 'ru.txt': 'Старый порт был тих.'.encode('cp1251'),
+                   'wide.txt': HUMAN.encode('utf-32-le'), 'empty.txt': b''}.items(): (tmp_path/name).write_bytes(b)
+    for more in ([], ['--scan']):
+        code, out, err = run('dew_detect', '--detector', made['det'], '--csv', *more, tmp_path)
+        rows = {Path(r['name']).name: r for r in csv.DictReader(out.splitlines())}
+        assert code == 2 and len(rows) == 6 and '2 hidden files left out (.git/config, .notes)' in err, out + err
+        assert all(not re.search(r'BadZip|Pdf\w*Error|cp1252|utf-16', r['error']) for r in rows.values())
+        assert 'not a Word document' in rows['fake.docx']['error'] and 'as PDF' in rows['fake.pdf']['error'] and '--encoding NAME' in rows['ja.txt']['error']
+        assert rows['wide.txt']['read_as'] == 'utf-32-le, by the look of it' and rows['wide.txt']['verdict'] != 'error'
+    for more in ([], ['--scan']):
+        ask = ['dew_detect', '--detector', made['det'], *more, '--text', made['rows'][0]['text']*2]
+        assert run(*ask)[0] == 0 and run(*ask, '--text', '')[0] == 1
+    assert 'also of --scan' in run('dew_detect', '--help')[1]
+
+def test_a_note_for_what_repeats_itself(made):
+    "Not that this detector reads words: it reads tokens"
+    out = run('dew_detect', '--detector', made['det'], '--text', '&' + 'lamp;'*3000)[1]
+    assert 'too short to say' in out and 'repeats itself' in out and 'reads words' not in out
+
+def test_keys_are_claims(made, tmp_path):
+    "Once a run, not once a row, it is said that key and scheme are the file's own words; not if its signature was checked, nor if there is no file"
+    ask = lambda *a: run('dew_detect', '--detector', made['det'], '--text', made['rows'][0]['text'], '--text', HUMAN, *a)
+    for more in ([], ['--scan'], ['--json'], ['--many', 'holm'], ['--info'], ['--info', '--json']):
+        code, out, err = ask(*more)
+        assert out.count('own claims') == 1 and 'own claims' not in err, (more, out, err)
+    code, out, err = ask('--csv', '--html', tmp_path/'page.html', '--report', tmp_path/'case.html')
+    assert err.count(CLAIMS) == 1 and 'own claims' not in out
+    for f in ('page.html', 'case.html', 'case.json'): assert (tmp_path/f).read_text().replace('&#x27;', "'").count(CLAIMS) == 1, f
+    one = json.loads(run('dew_detect', '--detector', made['det'], '--json', '--text', HUMAN)[1])
+    assert one['claims'] == CLAIMS
+    private, public = make_key_pair(tmp_path/'lab.pem')
+    tensors, meta = load_artefact(made['det'], 'detector')
+    signed = save_artefact(tmp_path/'signed.dew', 'detector', tensors, meta, private)
+    for more in (['--text', HUMAN], ['--text', HUMAN, '--json'], ['--info'], ['--text', HUMAN, '--report', tmp_path/'signed.html']):
+        code, out, err = run('dew_detect', '--detector', signed, '--verify-key', public, *more)
+        assert code in (0, 1) and 'own claims' not in out + err, err
+    assert 'own claims' not in (tmp_path/'signed.html').read_text()
 
 def test_report_of_a_case(made, tmp_path):
     "Case and examiner stand in the report, and whether the detector was signed"
@@ -252,9 +333,9 @@ def test_many_texts_in_shards(made, tmp_path):
     "A large job says the same of all its texts together, and a correction as one p-value"
     (tmp_path/'log.jsonl').write_text('\n'.join(json.dumps(dict(t=t)) for t in [made['rows'][0]['text'], *[f'{i} {HUMAN}' for i in range(9)]]))
     code, out, err = run('dew_detect', '--detector', made['det'], '--jsonl', 't', '--out', tmp_path/'out', '--many', 'bh', '--quiet', tmp_path/'log.jsonl')
-    counts, plain, corrected = out.splitlines()
+    counts, plain, corrected, claims = out.splitlines()
     assert code == 1 and counts.endswith('10 texts: 1 marked, 9 not marked') and 'about 0.1 would be called marked' in plain, out + err
-    assert '1 marked with p-values corrected for their number (Benjamini–Hochberg)' in corrected and 'a p-value of at most' in corrected
+    assert '1 marked with p-values corrected for their number (Benjamini–Hochberg)' in corrected and 'a p-value of at most' in corrected and claims == CLAIMS
     fails('dew_detect', '--detector', made['det'], '--jsonl', 't', '--out', tmp_path/'out', 'a.csv', says='no CSV')
 
 def test_several_detectors(made):

@@ -155,6 +155,29 @@ def test_garbled_tensors_are_a_value_error(made, tmp_path, name, t):
     except ValueError: pass
 
 
+@pytest.fixture(scope='module')
+def whole(made, host):
+    "Files of each kind of rule: a bias, tournaments of both kinds of contexts, with and without an anchor"
+    choices = dict(tournament=dict(layers=4, null='key', context_width=None), gumbel=dict(null='key')) # compiled contexts: no encoder
+    return [made['det'], *(build(host, 'tournament', rule=r, **c).detector().save(made['dir']/f'{r}.dew') for r,c in choices.items())]
+
+
+def test_numbers_that_are_none_are_refused(whole, tmp_path):
+    "A NaN or an infinity in any tensor of any kind of file, or in what is said of it; `--info` refuses it too"
+    for path in whole:
+        held = {k: t for k,t in load_file(path).items() if t.is_floating_point()}
+        assert held and Detector.load(path, encoder=Letters())
+        for k,t in held.items():
+            for x in (float('nan'), -float('inf')):
+                new = t.clone()
+                new.view(-1)[-1] = x
+                with pytest.raises(ValueError, match=f"not finite.*'{re.escape(k)}'"): Detector.load(forge(path, tmp_path/'f.dew', {k: new}), encoder=Letters())
+        code, out, err = call_command(dew_detect, '--detector', str(tmp_path/'f.dew'), '--info')
+        assert code == 2 and 'not finite' in err and not out
+    with pytest.raises(ValueError, match='not finite.*metadata'):
+        Detector.load(forge(whole[0], tmp_path/'f.dew', anchor=dict(score=float('nan'))), encoder=Letters())
+
+
 # ---------------------------------------------------------------- signatures
 def test_a_signed_file_loads_and_scores_the_same(made, host):
     det = Detector.load(made['det'], encoder=Letters(), verify_key=made['keys']['lab'][1])
@@ -268,9 +291,16 @@ def test_reports_and_terminals(bad, tmp_path):
     assert row['key'] == "'=1+1"
 
 
-@pytest.mark.parametrize('key', [7, None, ['a'], {'a': 1}, '\ud800'])
-def test_a_key_that_is_no_string(bad, tmp_path, key):
+@pytest.mark.parametrize('key', [7, None, ['a'], {'a': 1}, '', ' ', '\u200b\n', GONE])
+def test_a_file_that_names_no_key_is_refused(bad, tmp_path, key):
     path = forge(bad['compiled'], tmp_path/'odd.dew', key=key)
+    for more in (['--text', TEXT], ['--info']):
+        code, out, err = call_command(dew_detect, '--detector', str(path), *more)
+        assert code == 2 and 'does not say whose mark it reads' in err and not out
+
+
+def test_a_key_of_half_an_emoji(bad, tmp_path):
+    path = forge(bad['compiled'], tmp_path/'odd.dew', key='a\ud800')
     for more in (['--json'], ['--csv'], ['--html', tmp_path/'page.html'], ['--info'], []):
         code, out, err = call_command(dew_detect, '--detector', str(path), '--text', TEXT, *map(str, more))
         assert code in (0, 1), err

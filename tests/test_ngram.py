@@ -1,13 +1,10 @@
-"Contexts of the last tokens, from end to end; and texts in other scripts, whose smooth contexts are all alike"
+"Contexts of the last tokens, over keys (from end to end: test_protocols.py); and texts in other scripts, whose smooth contexts are all alike"
 import pytest
-import torch
 from quick import Letters, toy_host
 
-from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_host
-from dew_nb.mark.processor import DEWLogitsProcessor
+from dew_nb import DEW, DEWConfig, SecretKey
 from dew_nb.mark.sources import reference_texts
 from dew_nb.read.over_keys import scores_over_keys
-from dew_nb.serving.vllm import RowMarker
 
 KEY = SecretKey(b'an example key: never use this one')
 CONFIG = DEWConfig(contexts='ngram', m=64, n=32)
@@ -21,39 +18,12 @@ OTHER = dict(
 def wm(): return DEW.build(toy_host(), Letters(), KEY, CONFIG, progress=False)
 
 
-@pytest.fixture(scope='module')
-def marked(wm): return wm.generate(['The old harbour', 'Bread'], max_new_tokens=60, seed=1)
-
-
-def test_generate_and_detect(wm, marked):
-    found = wm.detector().detect(marked)
-    plain = wm.detector().detect(wm.generate(['The old harbour', 'Bread'], max_new_tokens=60, seed=1, mark=False))
-    assert all(r.p_value < 1e-4 for r in found) and all(r.p_value > .001 for r in plain)
-
-
-def test_a_file_needs_no_encoder(wm, marked, tmp_path):
-    again = Detector.load(wm.detector().save(tmp_path/'n.dew'))
-    for a, b in zip(again.detect(marked), wm.detector().detect(marked)): assert a.z == pytest.approx(b.z, abs=.01)
-    assert again.config == CONFIG
-
-
 def test_scan_and_sub_keys(wm):
     many = DEW.build(wm.host, Letters(), KEY, DEWConfig(contexts='ngram', m=64, n=32, keys=4), progress=False)
     human = [t for t in reference_texts() if len(t.split()) > 80][:2]
     for w in (wm, many):
         text = w.generate('The old harbour', max_new_tokens=80, seed=1)
         assert w.detector().scan(' '.join([human[0], text, human[1]]), replicates=199).p_value < .01
-
-
-def test_server(wm):
-    "Rows of a server's batch get what the processor gives each text alone"
-    g = torch.Generator().manual_seed(0)
-    ids, s = torch.randint(300, 400, (3, 20), generator=g), torch.randn(3, wm.host.vocab_size, generator=g)
-    start, end = torch.tensor([2, 0, 5]), torch.tensor([20, 12, 9])
-    out = RowMarker(wm).mark_rows(s, ids, torch.arange(3), start, end, 20)
-    for i in range(3):
-        one = DEWLogitsProcessor(wm, int(start[i]), drawn=True)(ids[i:i+1, :end[i]], s[i:i+1])
-        assert torch.allclose(out[i].softmax(-1), one[0].softmax(-1), atol=1e-6)
 
 
 def test_p_value_is_true_over_keys(wm):

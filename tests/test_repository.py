@@ -45,6 +45,14 @@ def test_nobody_is_sent_to_an_index():
 
 def test_readme_in_sync(): assert readme.differences() == []
 
+def test_readme_is_short():
+    "Read in two minutes: at most 1,000 words, one table, and on the first screen the picture and both commands"
+    s = (ROOT/'README.md').read_text(encoding='utf-8')
+    assert len(s.split()) <= 1000 and len(re.findall(r'^\|---', s, re.M)) == 1
+    top = '\n'.join(s.splitlines()[:25])
+    for o in ('images/readme-1.png', 'make demo', 'make test'): assert o in top, o
+    assert [name for name in settings() if name.endswith('_requirements') and f"`{name.removesuffix('_requirements')}`" not in s] == []
+
 def test_notebook_pages_are_distinct():
     docs = [n.doc for n in find_notebooks(ROOT/settings()['nbs_path'])]
     assert len(docs) == len(set(docs))
@@ -70,3 +78,39 @@ def test_contributing_knows_every_decade():
     "Each decade that has a notebook stands in the table, and no other"
     said = {int(x) for x in re.findall(r'^\| (\d)0–\d9 \|', (ROOT/'CONTRIBUTING.md').read_text(encoding='utf-8'), re.M)}
     assert said == {int(p.name[0]) for d in ('nbs', 'nbs/evaluation') for p in (ROOT/d).glob('[0-9]*.ipynb')}
+
+# The glossary of our style: words of our own on the left of it, for which the field has words
+OURS = re.compile(r'\b(found|accus\w*|innocen\w*|surer|everyday sampler|shy|safe side|blanks|doors?|lumps?|said alike|dear|price)\b', re.I)
+LABEL = re.compile(r"""\b(?:title|suptitle|xlabel|ylabel|colorbar_label)\s*[=(]\s*f?(['"])(.*?)\1""")
+
+def heads(md:str) -> list[str]:
+    "The first rows of markdown tables"
+    lines = md.splitlines()
+    return [a for a,b in zip(lines, lines[1:]) if a.startswith('|') and re.fullmatch(r'\|[\s:|-]+\|\s*', b)]
+
+def said_on(cells:list) -> list[str]:
+    "Headings, heads of tables, and titles, axes and captions of figures of a page"
+    found = []
+    for c in cells:
+        s = text(c['source'])
+        if c['cell_type'] == 'markdown': found += heads(s) + re.findall(r'^#+ .*', s, re.M); continue
+        found += [m[2] for m in LABEL.finditer(s)] + re.findall(r'#\|\s*fig-(?:cap|alt):(.*)', s)
+        for o in c.get('outputs', []):
+            data = o.get('data', {})
+            found += heads(text(data.get('text/markdown', '')))
+            for head in re.findall(r'<thead.*?</thead>', text(data.get('text/html', '')), re.S): found += re.findall(r'<th[^>]*>(.*?)</th>', head, re.S)
+    return found
+
+PAGES = [n for n in find_notebooks(ROOT/settings()['nbs_path']) if n.group in ('tutorials', 'studies') or n.rel == 'index.ipynb']
+
+@pytest.mark.parametrize('n', PAGES, ids=lambda n: n.rel)
+def test_tables_and_figures_use_the_words_of_the_field(n):
+    assert [(m[0], s) for s in said_on(n.cells) for m in OURS.finditer(s)] == []
+
+def test_own_words_are_noticed():
+    md = lambda s: dict(cell_type='markdown', source=s)
+    code = lambda s, **data: dict(cell_type='code', source=s, outputs=[dict(data=data)])
+    for c in (md('## Who is accused'), md('| scheme | innocents |\n|---|---|'), code("ax.set(ylabel='found at 1%')"), code('#| fig-alt: a dear mark'),
+              code('t', **{'text/html': '<table><thead><tr><th>price</th></tr></thead></table>'}), code('t', **{'text/markdown': '| blanks |\n|---|'})):
+        assert any(OURS.search(s) for s in said_on([c])), c
+    assert said_on([md('found in prose'), code("x = d['found']", **{'text/html': '<tbody><tr><th>found</th></tr></tbody>'})]) == []

@@ -1,5 +1,5 @@
 """What a notebook tests badly: a run that is killed, two runs at once, hosts with odd tokenizers."""
-import functools, json, os, random, runpy, shutil, signal, subprocess, sys, textwrap, time
+import functools, itertools, json, os, random, runpy, shutil, signal, subprocess, sys, textwrap, time
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,8 @@ pytest.importorskip("pyarrow")
 
 from dew_nb.shell.commands import dew_eval
 from dew_nb.evaluation.studies import bench as bench_room
-from dew_nb.evaluation.studies.bench import Bench
+from dew_nb.evaluation.studies import terminal
+from dew_nb.evaluation.studies.bench import Bench, do_unit
 from dew_nb.evaluation.texts.sampling import complete
 from dew_nb.evaluation.studies.kinds import find_scheme
 from dew_nb.evaluation.studies.results import table
@@ -625,6 +626,35 @@ def test_a_dry_run_counts_what_the_run_makes(tiny, tmp_path, capsys):
     assert first.startswith(f"{len(finished(out))} of {len(finished(out))} units") and dry().startswith("0 of ")
     assert "wait for" not in dry("--only", "kind=scores")
     assert dew_eval([str(toml), "--dry-run", "--table-only"]) == 2
+
+
+def test_a_dry_run_tries_nothing_twice(tiny, tmp_path, capsys, monkeypatch):
+    "What was timed before, also by a run that was interrupted, is not timed again; nor is what finished units tell"
+    monkeypatch.setenv("DEW_CACHE", str(tmp_path/"cache"))
+    toml, out = study_file(tmp_path, tiny, seeds="[0]"), tmp_path/"out"
+    def tries(stop=None):
+        "How often something was tried, and what was said in the end; Ctrl-C in the middle"
+        units = itertools.count()
+        with monkeypatch.context() as m:
+            m.setattr(terminal, "do_unit", lambda *args: do_unit(*args) if next(units) != stop else signal.raise_signal(signal.SIGINT))
+            code = dew_eval([str(toml), "--out", str(out), "--dry-run"])
+        got = capsys.readouterr()
+        assert code == (0 if stop is None else 130)
+        return got.err.count("trying "), got.out
+    some = tries(stop=2)[0]
+    rest, said = tries()
+    assert some and rest and tries() == (0, said) and not out.exists()
+    assert dew_eval([str(toml), "--out", str(out), "--quiet"]) == 0
+    for p in (tmp_path/"cache").glob("timings-*"): p.unlink()
+    shutil.rmtree(next((out/"units").glob("scores-*")))
+    assert tries()[0] == 0                                          # others of its kind are there
+
+
+def test_a_missing_extra_is_named(tiny, tmp_path, capsys, monkeypatch):
+    toml = study_file(tmp_path, tiny, seeds="[0]")
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    assert dew_eval([str(toml), "--out", str(tmp_path/"out"), "--dry-run"]) == 2
+    assert "pandas is not installed: studies want dew_nb[eval]" in capsys.readouterr().err
 
 
 if __name__ == "__main__": sys.exit(run_slowly(*sys.argv[1:]))

@@ -12,6 +12,7 @@ import uvicorn
 from browser import CHROMIUM, Browser
 from dew_nb import DEW, DEWConfig, Detector, SecretKey
 from dew_nb.read.identification import identify
+from dew_nb.read.verdicts import CLAIMS
 from dew_nb.serving.pages import TABLE_JS
 from dew_nb.shell.serve import dew_serve
 from dew_nb.serving.service import Limits, make_app
@@ -328,7 +329,40 @@ def test_a_report_to_keep(server, made):
     assert record['detectors'][0]['file']['sha256'] == hashlib.sha256(Path(made['files'][0]).read_bytes()).hexdigest()
     assert record['texts'][0]['text'] == text and record['texts'][0]['name'] == 'a & b.txt' and 'a &amp; b.txt' in got['html']
     assert 'more tokens' not in got['html'] and 'overflow:auto' not in got['html']
-    assert server.post('/report', json=dict(texts=[text])).status_code == 422
+    case = server.post('/report', json=dict(texts=made['texts'][:3], detector='harbour', case='4711', examiner='E. Xaminer')).json()
+    record = json.loads(case['json'])
+    assert (record['case'], record['examiner']) == ('4711', 'E. Xaminer') and [t['name'] for t in record['texts']] == ['text 1', 'text 2', 'text 3'] and 'E. Xaminer' in case['html']
+    for bad in (dict(), dict(text='a', texts=['b']), dict(text='a', case='x'*201)): assert server.post('/report', json=bad).status_code == 422
+
+
+def test_metrics(server):
+    "Counts by path and status, and memory; random paths are one path; nothing of a text"
+    assert server.post('/detect', json=dict(text=f'a text with the word {SECRET}')).status_code == 200
+    for path in ('/health', '/a', '/b'): server.get(path)
+    said = server.get('/metrics').text
+    assert 'dew_requests_total{path="/detect",status="200"}' in said and 'dew_request_seconds_bucket' in said and 'process_resident_memory_bytes' in said
+    assert 'path="other",status="404"' in said and '/a"' not in said and SECRET not in said
+    assert httpx.get(f'{server.url}/metrics').status_code == 401
+
+
+def test_case_and_examiner_of_a_report(server, made):
+    "As with the command; both are only text"
+    got = server.post('/report', json=dict(text=made['texts'][1], case='2026/17 <script>', examiner='A. <img src=x>')).json()
+    record = json.loads(got['json'])
+    assert (record['case'], record['examiner']) == ('2026/17 <script>', 'A. <img src=x>')
+    assert '2026/17 &lt;script&gt;' in got['html'] and 'A. &lt;img src=x&gt;' in got['html'] and '<script' not in got['html'] and '<img' not in got['html']
+    assert server.post('/report', json=dict(text='x', case='a'*201)).status_code == 422
+
+
+def test_keys_are_claims(server, made, tmp_path):
+    "Page, answers and reports say once that key and scheme are a file's own words, if nobody checked its signature"
+    said = server.post('/detect', json=dict(texts=made['texts'][:3]))
+    assert said.text.count('own claims') == 1 and said.json()['summary']['claims'] == CLAIMS
+    assert server.get('/').text.replace('&#x27;', "'").count(CLAIMS) == 1
+    assert json.loads(server.post('/report', json=dict(text=made['texts'][0])).json()['json'])['claims'] == CLAIMS
+    with threaded(make_app(made['dets'], files=dict(zip(('harbour', 'mill'), made['files'])), verified=True)) as url:
+        assert httpx.post(f'{url}/detect', json=dict(text='x')).json()['summary']['claims'] is None and 'own claims' not in httpx.get(url).text
+        assert json.loads(httpx.post(f'{url}/report', json=dict(text='x')).json()['json'])['detectors'][0]['verified'] is True
 
 
 # ---------------------------------------------------------------- a browser

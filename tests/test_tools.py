@@ -1,5 +1,5 @@
 "The docs builder, the README writer and the checks"
-import base64, json, shutil, subprocess, sys
+import base64, json, re, shutil, subprocess, sys
 from pathlib import Path
 from textwrap import dedent
 
@@ -56,13 +56,15 @@ def template(tmp_path_factory):
     for f in ('settings.ini', 'pyproject.toml'): shutil.copy(ROOT/f, tmp_path)
     nbs = tmp_path/'nbs'
     save(nbs/'index.ipynb', md('# small\n> A project'), md('See `00_boxes` and [how](tutorials/01_start.ipynb#a-start).\n'),
-         code('#| hide\nsecret = 1'), code('1+1', plain('2')),
+         code('#| hide\nsecret = 1'), code('1+1', plain('2')), code('#| echo: false\ntable()', result(**{'text/markdown': ['| [b](00_boxes.ipynb) |']})),
          code('#| echo: false\n#| fig-cap: "A dot"\ndot()', result(**{'image/png': PNG, 'text/plain': ['<Figure>']})))
     save(nbs/'00_boxes.ipynb', code('#| default_exp boxes'), md('# Boxes\n> Things to put things in'),
          md('Use `double` or `Box.empty()`, but not `nothing`.\n\n::: {.callout-note}\n## Mind\nthe gap\n:::\n\n$$a = b$$'),
          code(SRC), code('double(2)', plain('4')), code(PATCH), code('#| hide\nimport nbdev; nbdev.nbdev_export()'))
+    save(nbs/'tutorials'/'glossary.ipynb', md('# Words'), code('#| echo: false\ntable()', result(**{'text/markdown': ['[boxes](../00_boxes.ipynb)']})))
     save(nbs/'tutorials'/'01_start.ipynb', md('# A start'), md('Back to [boxes](../00_boxes.ipynb).'),
          code('print(1)', dict(output_type='stream', name='stdout', text=['1\n'])))
+    (tmp_path/'CONTRIBUTING.md').write_text('# Contributing\n\nOne row\n')
     (tmp_path/'dew_nb').mkdir()
     (tmp_path/'dew_nb'/'__init__.py').write_text('__version__ = "0.1.0"\n')
     (tmp_path/'dew_nb'/'byhand.py').write_text('x = 1\n')
@@ -94,8 +96,8 @@ def test_callouts():
     assert callouts('> [!NOTE]\n> x\n> y\n\nz', show) == '<note||x\ny>\n\nz'
 
 def test_order(project):
-    assert [n.rel for n in find_notebooks(project/'nbs')] == ['index.ipynb', '00_boxes.ipynb', 'tutorials/01_start.ipynb']
-    assert [n.doc for n in find_notebooks(project/'nbs')] == ['index', 'boxes', 'tutorials/start']
+    assert [n.rel for n in find_notebooks(project/'nbs')] == ['index.ipynb', '00_boxes.ipynb', 'tutorials/01_start.ipynb', 'tutorials/glossary.ipynb']
+    assert [n.doc for n in find_notebooks(project/'nbs')] == ['index', 'boxes', 'tutorials/start', 'tutorials/glossary']
 
 # ---------------------------------------------------------------- API
 def test_function():
@@ -151,9 +153,11 @@ def test_site(project, tmp_path):
     for o in ('id="dew_nb.boxes.double"', 'id="dew_nb.boxes.Box.empty"', 'what is doubled', 'note admonition', 'class="math',
               'tex-svg-full.js', 'href="#dew_nb.boxes.Box.empty"', '2*x*1'): assert o in boxes, o
     assert 'nbdev_export' not in boxes and 'secret' not in index
-    assert index.index('Tutorials') < index.index('caption-text">DEW')
+    captions = re.findall(r'role="heading"><span class="caption-text">([^<]+)<', index)
+    assert captions == ['Start here', 'Guides', 'Reference', 'Reference: DEW', 'Development'], captions
+    assert 'One row' in (dest/'contributing.html').read_text()
     assert 'href="tutorials/start.html#a-start"' in index and 'href="boxes.html"' in index
-    assert 'href="../boxes.html"' in (dest/'tutorials'/'start.html').read_text()
+    for page in ('start', 'glossary'): assert 'href="../boxes.html"' in (dest/'tutorials'/f'{page}.html').read_text()
     assert (dest/'_static'/'tex-svg-full.js').exists() and list((dest/'_images').glob('*.png'))
     assert 'objNameMatch: 60' in (dest/'_static'/'language_data.js').read_text()      # scorer.js
     assert 'double' in (dest/'searchindex.js').read_text() and 'double' in (dest/'api.html').read_text()
@@ -176,7 +180,8 @@ def test_remote_reference_is_noticed(tmp_path):
 def test_readme(project):
     s = (project/'README.md').read_text()
     for o in ('# small', readme.NOTICE, '> A project', '[`00_boxes`](nbs/00_boxes.ipynb)', '(nbs/tutorials/01_start.ipynb#a-start)',
-              '```python\n1+1\n```\n\n```\n2\n```', '![A dot](images/readme-1.png)'): assert o in s, o
+              '```python\n1+1\n```\n\n```\n2\n```', '![A dot](images/readme-1.png)',
+              '| [b](nbs/00_boxes.ipynb) |', '/actions/workflows/ci.yml/badge.svg)', 'licence-Apache_2.0-blue', 'python-3.10+-blue'): assert o in s, o
     assert 'secret' not in s and 'dot()' not in s
     assert (project/'images'/'readme-1.png').read_bytes() == base64.b64decode(PNG)
     assert readme.differences(project) == []

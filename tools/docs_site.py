@@ -16,7 +16,8 @@ HERE = Path(__file__).resolve().parent
 MATHJAX = HERE/'vendor'/'mathjax'/'tex-svg-full.js'
 ASSETS = {'.png', '.jpg', '.jpeg', '.gif', '.svg', '.webp', '.html', '.csv', '.json'}
 KINDS = dict(note='note', tip='tip', warning='warning', important='important', caution='caution')
-GROUPS = {'tutorials': 'Tutorials', **FOLDERS, 'studies': 'Studies'}              # in the order of the sidebar
+START = ['quick_start', 'which_preset', 'is_this_text_marked', 'what_the_p_value_means', 'how_it_works', 'glossary']   # the tutorials for everybody
+DEVELOPMENT = {'contributing': 'CONTRIBUTING.md', 'changelog': 'CHANGELOG.md'}          # pages that are no notebooks
 EXPORT, HIDDEN = {'export', 'exports'}, {'hide', 'exporti', 'default_exp'}
 WIDE = 760                                              # pixels across from which a figure is unreadable when shrunk to a phone
 
@@ -183,6 +184,12 @@ def _looks(outputs:list, code:str) -> list:
              (re.match(r'%%writefile \S+\.txt', code), 'prose-input')]
     return [tag for on, tag in rules if on]
 
+def linked(outputs:list, n:Notebook, ix:Index, cfg:dict) -> list:
+    "The outputs, with links to pages in those that are markdown"
+    for o in outputs:
+        if md := o.get('data', {}).get('text/markdown'): o['data']['text/markdown'] = map_links(text(md), lambda t: _page_link(t, n, ix, cfg))
+    return outputs
+
 def code_cell(cell:dict, opts:dict, code:str) -> dict:
     "A code cell with its outputs, its options as metadata"
     code = re.sub(r'^.*#\|\s*hide_line\s*$\n?', '', code, flags=re.M)
@@ -209,6 +216,9 @@ def _shown(n:Notebook) -> set:
 def page_cells(n:Notebook, ix:Index, cfg:dict):
     "The cells of a notebook's page"
     placed, by_name = _shown(n), {s.name: s for s in ix.walk(n.rel)}
+    def shown(c, opts, code):
+        cell = code_cell(c, opts, code)
+        return {**cell, 'outputs': linked(cell['outputs'], n, ix, cfg)}
     for i, c in enumerate(n.cells):
         src = text(c['source'])
         if not src.strip() or c['cell_type'] == 'raw': continue
@@ -221,9 +231,9 @@ def page_cells(n:Notebook, ix:Index, cfg:dict):
         elif opts.keys() & EXPORT:
             symbols = ix.symbols[n.rel].get(i, []) if n.module else []
             yield from (_md_cell(api_entry(s)) for s in symbols if s.name not in placed)
-            if 'exports' in opts: yield code_cell(c, opts, code)
+            if 'exports' in opts: yield shown(c, opts, code)
             elif re.search(r'^\s*(@|def |class |async def )', code, re.M) or symbols: yield _source_cell(code)
-        else: yield code_cell(c, opts, code)
+        else: yield shown(c, opts, code)
 
 def _with_header(cells:list, n:Notebook, ix:Index, cfg:dict) -> list:
     "The title cell first, followed by a line that names the module and the notebook"
@@ -247,13 +257,19 @@ def page(n:Notebook, ix:Index, cfg:dict) -> dict:
     return dict(cells=cells, metadata=meta, nbformat=4, nbformat_minor=5)
 
 # ---------------------------------------------------------------- the site
-def toctrees(notebooks:list) -> str:
-    "The sidebar: one captioned group a folder, pages by number"
-    groups = {k: [] for k in GROUPS}
+def section(n:Notebook) -> str:
+    "The section of the sidebar that a notebook stands in"
+    if n.group == 'tutorials': return 'Start here' if posixpath.basename(n.doc) in START else 'Guides'
+    return 'Results' if n.group == 'studies' else f'Reference: {FOLDERS[n.group]}'
+
+def toctrees(notebooks:list, pages=()) -> str:
+    "The sidebar: what to begin with, guides, results, one group a folder of modules, and development"
+    groups = {'Start here': [], 'Guides': [], 'Results': [], 'Reference': ['api', 'Index <genindex>'], **{f'Reference: {o}': [] for o in FOLDERS.values()}}
     for n in notebooks:
-        if n.rel != 'index.ipynb': groups.setdefault(n.group, []).append(n.doc)
-    groups['Reference'] = ['api', 'Index <genindex>']
-    tree = lambda k, docs: '\n'.join(['```{toctree}', ':hidden:', f':caption: {GROUPS.get(k, k.capitalize())}', '', *docs, '```'])
+        if n.rel != 'index.ipynb': groups[section(n)].append(n.doc)
+    groups['Start here'].sort(key=lambda d: START.index(posixpath.basename(d)))
+    groups['Development'] = list(pages)
+    tree = lambda k, docs: '\n'.join(['```{toctree}', ':hidden:', f':caption: {k}', '', *docs, '```'])
     return '\n\n'.join(tree(k, docs) for k, docs in groups.items() if docs)
 
 def write_pages(src:Path, root:Path=ROOT) -> list[Notebook]:
@@ -261,9 +277,11 @@ def write_pages(src:Path, root:Path=ROOT) -> list[Notebook]:
     cfg, nbs = settings(root), root/settings(root)['nbs_path']
     notebooks = find_notebooks(nbs)
     ix = Index(notebooks, cfg['lib_name'])
+    development = {k: root/f for k,f in DEVELOPMENT.items() if (root/f).exists()}
+    for k,f in development.items(): (src/f'{k}.md').write_text(f.read_text(encoding='utf-8'), encoding='utf-8')
     for n in notebooks:
         nb = page(n, ix, cfg)
-        if n.rel == 'index.ipynb': nb['cells'].append(dict(_md_cell(toctrees(notebooks)), id='toc'))
+        if n.rel == 'index.ipynb': nb['cells'].append(dict(_md_cell(toctrees(notebooks, development)), id='toc'))
         dest = src/f'{n.doc}.ipynb'
         if dest.exists(): raise ValueError(f'Two notebooks make the page {n.doc}; rename {n.rel}.')
         dest.parent.mkdir(parents=True, exist_ok=True)

@@ -66,10 +66,10 @@ class Notebook:
         return self.path.stem
 
 # Of notebooks with a module, in the order in which they may use each other; '' is where DEW itself stands
-FOLDERS = {'models': 'Models', 'stats': 'Statistics', 'mark': 'The mark', 'read': 'Reading', '': 'DEW', 'transfer': 'Transfer',
+FOLDERS = {'models': 'Models', 'stats': 'Statistics', 'mark': 'Marking', 'read': 'Detection', '': 'DEW', 'transfer': 'Transfer',
            'evaluation/texts': 'Evaluation: texts', 'evaluation/attacks': 'Evaluation: attacks', 'evaluation/schemes': 'Evaluation: schemes',
            'evaluation/studies': 'Evaluation: studies', 'serving': 'Serving', 'shell': 'Commands'}
-FIRST = ['quick_start', 'which_preset', 'bring_your_own_model', 'null_over_keys', 'calibrated_preset']   # of those without a number
+FIRST = ['quick_start', 'which_preset', 'bring_your_own_model', 'at_a_glance', 'evaluation', 'real', 'contexts', 'null_over_keys', 'calibrated_preset']   # of those without a number
 
 def find_notebooks(nbs:Path) -> list[Notebook]:
     "All notebooks, the index first, then by folder in their order and by number; names that begin with `_` or `.` are left out"

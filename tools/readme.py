@@ -11,6 +11,15 @@ NOTICE = '<!-- Written from nbs/index.ipynb by tools/readme.py: edit the noteboo
 IMAGES = 'images'
 HIDDEN = {'hide', 'export', 'exporti', 'default_exp'}
 
+LICENCES = {'apache2': 'Apache_2.0'}
+
+def badges(cfg:dict) -> str:
+    "Whether the tests pass, the licence and the Python; for the code host alone, since pages fetch nothing from elsewhere"
+    url, shield = cfg['git_url'], 'https://img.shields.io/badge'
+    return ' '.join([f'[![CI]({url}/actions/workflows/ci.yml/badge.svg)]({url}/actions/workflows/ci.yml)',
+        f"[![Licence]({shield}/licence-{LICENCES.get(cfg['license'], cfg['license'])}-blue)]({url}/blob/{cfg['branch']}/LICENSE)",
+        f"[![Python]({shield}/python-{cfg['min_python']}+-blue)]({url}/blob/{cfg['branch']}/settings.ini)"])
+
 def _alert(kind:str, title:str, body:str) -> str:
     "A callout as the code host shows it"
     kind = kind.upper() if kind in ('note', 'tip', 'warning', 'important', 'caution') else 'NOTE'
@@ -26,25 +35,25 @@ def _fenced(s:str, lang:str='') -> str:
     fence = '`' * max(3, 1 + max((len(m) for m in re.findall(r'`{3,}', s)), default=0))
     return f'{fence}{lang}\n{s.rstrip()}\n{fence}'
 
-def output(o:dict, figures:dict) -> str:
+def output(o:dict, figures:dict, nbs:str) -> str:
     "A stored output as markdown; a figure goes to `figures` (name -> bytes)"
     data = o.get('data', {})
     if png := data.get('image/png'):
         name = f'{IMAGES}/readme-{len(figures)+1}.png'
         figures[name] = base64.b64decode(text(png))
         return f'![Figure]({name})'
-    if 'text/markdown' in data: return text(data['text/markdown'])
+    if 'text/markdown' in data: return markdown(text(data['text/markdown']), nbs)
     plain = text(o.get('text') or data.get('text/plain') or '')
     return _fenced(plain) if plain.strip() and o.get('name') != 'stderr' else ''
 
-def code(cell:dict, figures:dict):
+def code(cell:dict, figures:dict, nbs:str):
     "A code cell and its outputs as pieces of markdown"
     opts, src = directives(text(cell['source']))
     if opts.keys() & HIDDEN or opts.get('include') == 'false': return
     if opts.get('echo') != 'false' and src.strip(): yield _fenced(src.strip('\n'), 'python')
     if opts.get('output') == 'false': return
     for o in cell.get('outputs', []):
-        piece = output(o, figures)
+        piece = output(o, figures, nbs)
         if cap := opts.get('fig-alt') or opts.get('fig-cap'): piece = piece.replace('![Figure]', f'![{cap}]')
         if piece: yield piece
 
@@ -56,9 +65,9 @@ def render(root:Path=ROOT) -> dict:
     for c in n.cells:
         src = text(c['source'])
         if c['cell_type'] == 'markdown': out.append(markdown(src, cfg['nbs_path']).strip())
-        elif c['cell_type'] == 'code': out += code(c, figures)
+        elif c['cell_type'] == 'code': out += code(c, figures, cfg['nbs_path'])
     title, _, rest = out[0].partition('\n')
-    out[0] = f'{title}\n\n{NOTICE}\n\n{rest.strip()}'.strip()
+    out[0] = f'{title}\n\n{NOTICE}\n\n{badges(cfg)}\n\n{rest.strip()}'.strip()
     return {'README.md': ('\n\n'.join(o for o in out if o) + '\n').encode(), **figures}
 
 def differences(root:Path=ROOT) -> list[str]:

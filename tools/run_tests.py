@@ -12,13 +12,17 @@ from nbpages import ROOT
 PY, CPUS = sys.executable, os.cpu_count() or 1
 WORKERS = int(os.environ.get('WORKERS', min(2, CPUS)))
 PYTEST = [PY, '-m', 'pytest', '-q', '-n', str(WORKERS), '--dist', 'loadgroup', '--durations', '15']
+# Notebooks some folders at a time, so that workers begin anew: they keep some memory of each
+NOTEBOOKS = 'models/ or stats/', 'mark/ or read/ or transfer/', 'evaluation/', 'serving/ or shell/ or studies/ and not evaluation/', 'tutorials/ or index or dew.ipynb'
 STEPS = {
     'clean':  ('Notebooks are clean, executed and well cut', [PY, 'tools/check.py', 'clean']),
     'export': ('Modules are as the notebooks export them', [PY, 'tools/check.py', 'export']),
     'readme': ('README is as the index notebook has it', [PY, 'tools/check.py', 'readme']),
     'models': ('The embedded models are in the cache', [PY, 'tools/models.py']),
-    'pytest': ('Notebooks and tests pass', [*PYTEST, 'tests']),
+    **{f'nbs{i}': (f'Notebooks of {k} pass', [*PYTEST, 'tests/test_notebooks.py', '-k', k]) for i,k in enumerate(NOTEBOOKS)},
+    'pytest': ('Tests pass', [*PYTEST, 'tests', '--ignore', 'tests/test_notebooks.py']),
     'docs':   ('Docs build without a warning', [PY, 'tools/docs_site.py', '--jobs', str(WORKERS)])}
+TESTS = [o for o in STEPS if o.startswith('nbs') or o == 'pytest']
 # Workers share the cores instead of fighting for them; no progress bars in the log
 ENV = dict(OMP_NUM_THREADS=str(max(1, CPUS//WORKERS)), OMP_WAIT_POLICY='PASSIVE', TOKENIZERS_PARALLELISM='false', TQDM_DISABLE='1')
 
@@ -45,16 +49,16 @@ def counted(ok:bool, last:str) -> Counter:
 
 def main():
     names = [o for o in sys.argv[1:] if o != '--long']
-    steps = {k: STEPS[k] for k in ('models', 'pytest')} if '--long' in sys.argv else STEPS
+    steps = {k: STEPS[k] for k in ('models', *TESTS)} if '--long' in sys.argv else STEPS
     if unknown := set(names) - set(steps): sys.exit(f'Unknown step: {", ".join(sorted(unknown))}. Known: {", ".join(steps)}')
     env, rows, total = {**ENV, **os.environ, 'PYTHONPATH': str(ROOT)}, [], Counter()
     for name in names or steps:
         what, cmd = steps[name]
-        if name == 'pytest' and '--long' in sys.argv: cmd = [*cmd, '-m', 'long']
+        if name in TESTS and '--long' in sys.argv: cmd = [*cmd, '-m', 'long']
         print(f'\n=== {name}: {what}', flush=True)
         start, before = time.time(), work()
         ok, last = run(cmd, env)
-        total += counted(ok, last) if name == 'pytest' else Counter(passed=ok, failed=not ok)
+        total += counted(ok, last) if name in TESTS else Counter(passed=ok, failed=not ok)
         rows.append((ok, f'{name:7} {time.time()-start:5.0f} s {work()-before:6.0f} s of work   {what}'))
     print('\n=== Summary', *(f'{"ok  " if ok else "FAIL"}  {row}' for ok,row in rows), sep='\n')
     print(f'\n{total["passed"]} passed, {total["failed"]} failed' + f', {total["skipped"]} skipped'*bool(total['skipped']))

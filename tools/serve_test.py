@@ -4,8 +4,9 @@
 
 Builds three schemes for the embedded host, starts `vllm serve` on the loopback address with their detectors' files, asks it with the
 `openai` client, detects the answers with the files, compares them with what transformers writes, and stops it. The server has
-so little room for its cache that requests are stopped and taken up again in mid-text, and reads long prompts in pieces."""
-import argparse, os, re, signal, socket, statistics, subprocess, sys, tempfile, time, urllib.error, urllib.request
+so little room for its cache that requests are stopped and taken up again in mid-text, and reads long prompts in pieces. A second server
+has a policy: ways around the mark are tried on it, and its log is verified. Last, vLLM's own classes for watermarks hold the tournament."""
+import argparse, hashlib, json, os, re, signal, socket, statistics, subprocess, sys, tempfile, time, urllib.error, urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import openai, torch
 from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_encoder, load_host
 from dew_nb.models.assets import asset_path
+from dew_nb.serving.audit import verify_log
 from dew_nb.serving.vllm_rows import find_cut, sorted_cut
 from dew_nb.mark.sources import reference_texts
 
@@ -73,11 +75,11 @@ def stop(server):
         server.wait()
 
 @contextmanager
-def serving(files:dict, log:Path):
+def serving(env:dict, log:Path, *more):
     "A server, and its port"
     port = free_port()
     with log.open('w') as out:
-        server = subprocess.Popen(command(port), env=environment(files), stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+        server = subprocess.Popen(command(port, *more), env=env, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
         try:
             wait_for(server, port)
             yield port
@@ -97,7 +99,7 @@ def refusal(files:dict, log:Path) -> str:
 # ---------------------------------------------------------------- the client
 class Client:
     "Asks for texts"
-    def __init__(self, port:int, tokens:int): self.api, self.tokens = openai.OpenAI(base_url=f'http://127.0.0.1:{port}/v1', api_key='none', timeout=300, max_retries=0), tokens
+    def __init__(self, port:int, tokens:int, key='none'): self.api, self.tokens = openai.OpenAI(base_url=f'http://127.0.0.1:{port}/v1', api_key=key, timeout=300, max_retries=0), tokens
     def ask(self, prompt=PROMPTS[0], dew=None, dew_text=None, **more):
         "The answer to a prompt; a list if several were asked for"
         said = {k: v for k,v in dict(dew=dew, dew_text=dew_text).items() if v is not None}
@@ -190,17 +192,180 @@ def compare(check, name, a, b):
     gap, se = statistics.mean(a) - statistics.mean(b), (va + vb)**.5
     check(name, abs(gap) < 4*se, f'mean z {statistics.mean(a):.2f} and {statistics.mean(b):.2f}, apart by {gap/se:+.1f} standard errors')
 
+# ---------------------------------------------------------------- with a policy
+TENANT = 'the key of a tenant whose texts are exempt'
+POLICY = """name = "serve-test"
+log = "marks.jsonl"
+[[epoch]]
+name = "old"
+scheme = "bob.dew"
+starts = 2000-01-01T00:00:00Z
+[[epoch]]
+name = "now"
+scheme = "default.dew"
+starts = 2020-01-01T00:00:00Z
+[exempt]
+tenants = {tests = "%s"}
+"""
+
+def policy_environment(folder:Path) -> dict:
+    (folder/'policy.toml').write_text(POLICY % hashlib.sha256(TENANT.encode()).hexdigest())
+    left = {k: v for k,v in os.environ.items() if not k.startswith('DEW_')}
+    return left | dict(DEW_POLICY=str(folder/'policy.toml'), VLLM_CPU_KVCACHE_SPACE='1', VLLM_NO_USAGE_STATS='1', DO_NOT_TRACK='1', HF_HUB_OFFLINE='1')
+
+def extra_refused(client, **body) -> str:
+    "The answer to a request with more in its body: its text if the status is 400"
+    try: client.api.completions.create(model=MODEL, prompt=PROMPTS[0], max_tokens=20, extra_body=body, **SAMPLING)
+    except openai.BadRequestError as e: return e.message
+    return ''
+
+def check_bypasses(check, client, det):
+    "Ways around the mark: each is refused, or the text is marked"
+    z = lambda text, who='default': det[who].detect(text).z
+    for name,more,said in (('dew=False', dict(dew=False), 'leave {"dew": false} out'), ("dew='off'", dict(dew='off'), 'leave {"dew": false} out'),
+                           ('the key of another epoch', dict(dew='old'), 'in force'), ('temperature 0', dict(temperature=0), 'in the draw'),
+                           ('temperature .01', dict(temperature=.01), 'in the draw'), ('top-p .001', dict(top_p=.001), 'in the draw'), ('log-probabilities', dict(logprobs=5), 'no probabilities'),
+                           ('echo with log-probabilities', dict(logprobs=5, echo=True), 'no probabilities')):
+        answer = client.refused(**more)
+        check(f'policy, {name}: 400', said in answer, answer)
+    for name,body in (('prompt log-probabilities', dict(prompt_logprobs=5)), ('top-k 1', dict(top_k=1)), ('min-p 1', dict(min_p=1.)), ('dew_cut', dict(vllm_xargs=dict(dew_cut=[1, 1, 0]))),
+                      ('dew_request', dict(vllm_xargs=dict(dew_request='mine'))), ('beam search', dict(use_beam_search=True, n=2))):
+        answer = extra_refused(client, **body)
+        check(f'policy, {name}: 400', bool(answer), answer)
+    two = client.ask(n=2, seed=5)
+    check('policy, n=2: both marked', min(map(z, two)) > 4, f'z = {z(two[0]):.1f}, {z(two[1]):.1f}')
+    r = client.api.completions.create(model=MODEL, prompt=PROMPTS, max_tokens=client.tokens, extra_body=dict(min_tokens=client.tokens), **SAMPLING)
+    many = [z(c.text) for c in r.choices]
+    check('policy, eight prompts in one request: at least seven of eight clearly marked', sorted(many)[1] > 4, 'z = ' + ', '.join(f'{x:.1f}' for x in many))   # see check_subkeys
+    forged = [dict(role='user', content='What is a harbour?'), dict(role='assistant', content='I will say it in a block:\n```\nA harbour is')]
+    r = client.api.chat.completions.create(model=MODEL, messages=forged, max_tokens=client.tokens, temperature=1.2,
+        extra_body=dict(min_tokens=client.tokens, continue_final_message=True, add_generation_prompt=False))
+    check('policy, a forged turn that opens a fence, continued: marked', z(r.choices[0].message.content) > 4, f'z = {z(r.choices[0].message.content):.1f}')
+    stopped = ''.join(client.ask(PROMPTS[i], stop=['.']) + '. ' for i in range(8))
+    check('policy, stop: pieces together are marked', z(stopped) > 4, f'z = {z(stopped):.1f}, {len(stopped)} characters')
+
+def check_exempt(check, client, tenant, det):
+    "What is exempt, and what only looks so"
+    z = lambda text: det['default'].detect(text).z
+    text = tenant.ask(temperature=.9)
+    check('policy, an exempt tenant: no mark', abs(z(text)) < 4, f'z = {z(text):.1f}')
+    schema = dict(type='object', properties={k: dict(type='string', maxLength=30) for k in ('name', 'town', 'trade', 'street', 'hobby', 'friend')}, required=['name', 'town', 'trade', 'street', 'hobby', 'friend'])
+    said = dict(type='json_schema', json_schema=dict(name='person', schema=schema))
+    ask = dict(model=MODEL, messages=[dict(role='user', content='Describe a person.')], max_tokens=300, **SAMPLING)
+    r = client.api.chat.completions.create(**ask, response_format=said)
+    try: found = sorted(json.loads(r.choices[0].message.content))
+    except ValueError: found = r.choices[0].message.content
+    check('policy, structured output: JSON as asked for', found == sorted(schema['required']), found)
+    tool = dict(type='function', function=dict(name='describe', description='Describe a person', parameters=schema, strict=True))
+    r = client.api.chat.completions.create(**ask, tools=[tool], tool_choice=dict(type='function', function=dict(name='describe')))
+    try: found = sorted(json.loads(r.choices[0].message.tool_calls[0].function.arguments))
+    except (ValueError, TypeError): found = r.choices[0].message
+    check('policy, a tool call: arguments as asked for', found == sorted(schema['required']), found)
+
+def check_abort(check, client, path):
+    "A stream that is left after a few tokens has its line in the log"
+    before = verify_log(path).events['written']
+    stream = client.api.completions.create(model=MODEL, prompt=PROMPTS[0], max_tokens=300, stream=True, extra_body=dict(min_tokens=300), **SAMPLING)
+    for _,chunk in zip(range(5), stream): pass
+    stream.close()
+    for _ in range(20):
+        client.api.completions.create(model=MODEL, prompt=PROMPTS[0], max_tokens=4, **SAMPLING)      # the engine tells of removed requests at its next step
+        if verify_log(path).events['written'] > before + 1: break
+        time.sleep(.2)
+    rows = [json.loads(x) for x in path.read_text().splitlines()]
+    found = [r['tokens'] for r in rows if r['event'] == 'written'][before:]
+    check('policy, a stream that is aborted: its tokens are in the log', any(4 < n < 300 for n in found), found)
+
+def check_policy(check, folder, det, tokens, log):
+    "A server with a policy, from start to stop"
+    with serving(policy_environment(folder), log, '--middleware', 'dew_nb.serving.policy.PolicyMiddleware', '--enable-auto-tool-choice', '--tool-call-parser', 'hermes') as port:
+        print(f'     {time.time()-check.start:.0f} s: the server with a policy has started', flush=True)
+        client, path = Client(port, tokens), folder/'marks.jsonl'
+        check_bypasses(check, client, det)
+        check_exempt(check, client, Client(port, tokens, TENANT), det)
+        check_abort(check, client, path)
+        with ThreadPoolExecutor(32) as threads: answers = list(threads.map(lambda i: client.ask(PROMPTS[i % 8]), range(32)))
+        marked = sum(r.z > 3 for r in det['default'].detect(answers, progress=False))
+        check('policy, 32 at a time: nearly all marked', marked >= 29, f'{marked} of 32; {preemptions(port):.0f} times stopped and taken up again')
+    found = verify_log(path)
+    check('policy, the log: its chain holds, and every accepted request was written', found.open == 0, f'{found.lines} lines, {found.open} open')
+    check('policy, the log: tokens marked and exempt', found.marked > 40*tokens and 60 < found.exempt < 1500, f'{found.tokens} tokens, {found.marked} marked, {found.exempt} exempt')
+    check('policy, the log: refusals by reason', all(found.reasons[r] for r in ('opt-out', 'other key', 'sampling', 'logprobs', 'own arguments')), dict(found.reasons))
+    check('policy, the log: no text', not any(w in path.read_text() for w in ('harbour', 'person')))
+
+# ---------------------------------------------------------------- vLLM's own watermarker
+def torch_draw(logits, slots, temperature, seed, pos, apply_temperature, is_drafting, logits_cache=None, logits_cache_col=None, use_fp64=False, logits_cache_source=None):
+    "In place of vLLM's kernel for drawing, which needs Triton: the CPU build has none"
+    if logits_cache is not None: logits_cache[slots.long(), logits_cache_col.long(), :logits.shape[1]] = logits if logits_cache_source is None else logits_cache_source
+    return torch.multinomial(logits.float().softmax(-1), 1)[:, 0]
+
+def torch_rejection(target, draft, fed, cu, pos, idx, slots, local, temperature, seed, steps, *args, **kwargs):
+    "In place of vLLM's kernel for one draft a request: tokens and how many, the last of them arbitrary"
+    first = cu[:-1].long()
+    x = fed[first + 1].long()
+    ratio = (target[first].softmax(-1)/(draft[slots[first].long(), 0]/temperature[slots[first].long()][:, None]).softmax(-1)).gather(1, x[:, None])[:, 0]
+    accepted = torch.rand(len(x)) < ratio
+    return torch.stack([torch.where(accepted, x, 0), torch.zeros_like(x)], 1), torch.where(accepted, 2, 1)
+
+def check_native(check, host, enc, folder):
+    "vLLM's classes with the tournament in them, on CPU tensors: the law over keys, and scores under the two sub-keys"
+    from dew_nb.serving.native import native_rejection, register, watermarker_classes
+    import vllm.v1.watermarking.watermarker as base
+    from vllm.v1 import watermarking as own
+    from vllm.v1.watermarking import spec_decode
+    base.gumbel_sample = torch_draw
+    built = DEW.build(host, enc, SecretKey(b'an example key: never use this one'), DEWConfig(keys=2, m=16), progress=False)
+    os.environ['DEW_NATIVE'] = str(built.detector().save(folder/'native.dew'))
+    register()
+    mark = own.create_watermarker(None)
+    check('native: a watermarker of vLLM, for speculative decoding too', isinstance(mark, own.Watermarker) and isinstance(mark, own.SupportsSpeculativeDecoding), repr(mark))
+    check("native: vLLM's factories give it everywhere", spec_decode.create_watermarker(None) is mark and spec_decode.speculative_target_watermark_key(object()) == 0)
+    os.environ.pop('DEW_NATIVE')
+    few, V, N, K, T = torch.tensor([310, 320, 335, 350, 380, 395]), 400, 100, 150, .8
+    p, q = (torch.full((V,), -1e4).scatter(0, few, torch.tensor(x).log()) for x in ([.3, .25, .2, .1, .1, .05], [.1, .4, .1, .2, .15, .05]))
+    built, dual, shares, rows, k = built.narrow(few.numpy()), watermarker_classes()[1], [], [], mark.context_width
+    torch.manual_seed(0)
+    for i in range(K):
+        mark = dual(built.rekey(SecretKey(f'key number {i}: never use this one'.encode())))
+        draft = spec_decode.create_speculative_draft_watermarker(mark, N, torch.device('cpu'), False, 1, 'single_turn')
+        contexts, slots = torch.randint(300, 20_000, (N, k)), torch.arange(N)
+        ids = torch.cat([torch.zeros(N, 2, dtype=torch.long), contexts], 1)                       # two tokens of a prompt, then the answer
+        draft.prepare(contexts.clone(), torch.ones(N, dtype=torch.bool), ids, torch.full((N,), 2, dtype=torch.int32), torch.full((N,), 2 + k, dtype=torch.int32))
+        cache, T_all, seeds, pos = torch.zeros(N, 1, V), torch.full((N,), T), torch.zeros(N, dtype=torch.long), torch.full((N,), 2 + k)
+        x = draft.sample((q*T).expand(N, -1).contiguous(), slots, T_all, seeds, pos, True, True, cache, torch.zeros(N, dtype=torch.long))
+        fed, slots2, then = torch.stack([torch.zeros_like(x), x], 1).flatten(), slots.repeat_interleave(2), torch.cat([contexts[:, 1:], x[:, None]], 1)
+        sampled, n = native_rejection(torch_rejection, lambda: mark)(p.expand(2*N, -1).contiguous(), cache, fed, torch.arange(N + 1)*2, pos.repeat_interleave(2), slots, slots2, torch.arange(2).repeat(N),
+            T_all, seeds, 1, contexts=torch.stack([contexts, then], 1).flatten(0, 1), watermarking=torch.ones(N, dtype=torch.bool), watermark_key=0)
+        accepted, y, s = n == 2, sampled[:, 0].contiguous(), mark.scheme
+        shares.append(torch.bincount(torch.searchsorted(few, y), minlength=6)/N)
+        scores, bonus = s.rule.score_all(s.contexts.encode(contexts), y), s.rule.score_all(s.contexts.encode(then), sampled[:, 1])
+        rows.append([scores[accepted, 0].mean(), scores[~accepted, 1].mean(), bonus[accepted, 1].mean(), scores[accepted, 1].mean(), accepted.float().mean()])
+    shares, found = torch.stack(shares), torch.tensor(rows).mean(0).tolist()
+    off = (shares.mean(0) - p[few].exp())/(shares.std(0)/K**.5)
+    check("native: over 150 keys, accepted and replaced drafts have the host's distribution", off.abs().max() < 4, f'{shares.mean(0).numpy().round(3)}, in standard errors off by {off.numpy().round(1)}')
+    check('native: drafts are marked under A, replacements and the tokens after drafts under B', found[0] > .1 and found[1] > .04 and found[2] > .1 and abs(found[3]) < .03,
+          'mean scores {:.3f}; {:.3f}, {:.3f}; drafts under B {:+.3f}; {:.0%} accepted'.format(*found))
+
 def check_cuts(check):
     "Our top-k and top-p against vLLM's"
     x = torch.randn(6, 5000, generator=torch.Generator().manual_seed(0))*3
     k, p = torch.tensor([5000, 20, 300, 5000, 1, 50], dtype=torch.int32), torch.tensor([1., 1., .9, .5, .9, .99])
     check("top-k and top-p are vLLM's", find_cut() is not sorted_cut and torch.equal(find_cut()(x.clone(), k, p).isfinite(), sorted_cut(x, k, p).isfinite()))
 
+def done(check, log, parts):
+    "Run the parts, say how it went and leave"
+    try: parts()
+    except Exception as e: check(f'{type(e).__name__}', False, str(e))
+    if check.failed and log.exists(): print('\n'.join(['', 'The end of what the server said:', *log.read_text(errors='replace').splitlines()[-60:]]))
+    print(f'vLLM, {time.time()-check.start:.0f} s: {check.done-check.failed} checks passed, {check.failed} failed', flush=True)
+    sys.exit(bool(check.failed))
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--texts', type=int, default=32)
     ap.add_argument('--tokens', type=int, default=80)
     ap.add_argument('--keep-log', type=Path)
+    ap.add_argument('--only', choices=['policy', 'native'], help='only this part')
     a = ap.parse_args()
     check, folder = Checks(), tempfile.TemporaryDirectory()
     log = a.keep_log or Path(folder.name)/'server.log'
@@ -210,15 +375,17 @@ def main():
     schemes['carol'] = DEW.build(host, enc, SecretKey(b'a third example: never use this one'), DEWConfig.preset('tournament', keys=4), progress=False)
     files = {n: s.detector().save(Path(folder.name)/f'{n}.dew') for n,s in schemes.items()}
     det = {n: Detector.load(f) for n,f in files.items()}
+    native = lambda: check_native(check, host, enc, Path(folder.name))
+    if a.only: return done(check, log, native if a.only == 'native' else lambda: check_policy(check, Path(folder.name), det, a.tokens, log))
     check_cuts(check)
     check_switches(check, files)
     own = wm.generate([PROMPTS[i % 8] for i in range(a.texts)], max_new_tokens=a.tokens, min_new_tokens=a.tokens, no_repeat_ngram_size=0, seed=1, **SAMPLING)
     own = [r.z for r in det['default'].detect(own, progress=False)]
     print(f'     {time.time()-check.start:.0f} s: {a.texts} texts by transformers, mean z {statistics.mean(own):.2f}', flush=True)
-    try:
+    def all_parts():
         said = refusal(files, log)
         check('speculative decoding: refused at the start', 'speculative' in said, said)
-        with serving(files, log) as port:
+        with serving(environment(files), log) as port:
             print(f'     {time.time()-check.start:.0f} s: the server has started', flush=True)
             client = Client(port, a.tokens)
             check_single(check, client, det)
@@ -228,10 +395,8 @@ def main():
             compare(check, 'marked texts of vLLM and of transformers', marked, own)
             compare(check, 'unmarked texts of the same batch and no mark', bare, [-1., 1.]*50)
         check('the server has stopped', closed(port))
-    except Exception as e:
-        check(f'{type(e).__name__}', False, str(e))
-    if check.failed: print('\n'.join(['', 'The end of what the server said:', *log.read_text(errors='replace').splitlines()[-60:]]))
-    print(f'vLLM, {time.time()-check.start:.0f} s: {check.done-check.failed} checks passed, {check.failed} failed', flush=True)
-    sys.exit(bool(check.failed))
+        check_policy(check, Path(folder.name), det, a.tokens, log)
+        native()
+    done(check, log, all_parts)
 
 if __name__ == '__main__': main()

@@ -131,23 +131,28 @@ PRESETS = dict(
                shrinkage=0.0, null='iid'),
     calibrated=dict(rule='bias', contexts='encoder'),
     tournament=dict(),
+    standard=dict(k=3, token_repeat=.3, context_separate=True, screen=True),
     multilingual=dict(contexts='words', n=24, token_whitening=None))
 
 # %% ../../nbs/mark/05_config.ipynb #c9cc85f0
 @patch(cls_method=True)
 def preset(cls:DEWConfig,
-    name:str='tournament', # 'tournament', 'multilingual', 'calibrated' or 'paper'
+    name:str='tournament', # 'tournament', 'standard', 'multilingual', 'calibrated' or 'paper'
     **changes # fields to set otherwise, by their flat names
 ) -> DEWConfig:
     "A named configuration, with changes"
     if name not in PRESETS:
         raise ValueError(f'unknown preset {name!r}; known: {", ".join(PRESETS)}')
-    return cls(**(PRESETS[name] | changes))
+    said = PRESETS[name] | changes
+    parts = [find(x).Config if isinstance(x, str) else type(x) for x,find in ((said.get('rule', 'tournament'), find_rule), (said.get('contexts', 'compiled'), find_contexts))]
+    known = {'rule', 'contexts', *(f.name for f in fields(cls)[2:]), *(n for p in parts for n in own_fields(p))}
+    return cls(**{k: v for k,v in said.items() if k in changes or k in known})    # a preset may name what a part of one's own has not
 
 # %% ../../nbs/mark/05_config.ipynb #8363fed1
 FLAT = dict(lam=2.4, gamma=.5, k=3, m=32, n=None, projection='gaussian', token_whitening='frequency', context_transform='centre',
     candidates='top_m', mode='both', nucleus_p=.95, shrinkage=.05, null='key', rule='bias', contexts='encoder', layers=30, order=2,
-    context_decay=1., context_damping=None, context_width=None, keys=1, context_repeat=1., pair_repeat=1., word_repeat=1., token_repeat=1.)
+    context_decay=1., context_damping=None, context_width=None, keys=1, context_repeat=1., pair_repeat=1., word_repeat=1., token_repeat=1.,
+    context_separate=False, screen=False)
 FIRST_FIELDS = 13                              # of the first release; later ones count if set
 
 # %% ../../nbs/mark/05_config.ipynb #091f732e

@@ -251,11 +251,11 @@ def bytes_tensor(
 
 # %% ../../nbs/mark/10_context.ipynb #c055
 def keep_tokenizer(
-    contexts # has `tok` and `special`
+    contexts # a `ContextSpace` whose units are the host's tokens
 ) -> dict:
     "The tensors that keep a tokenizer and its special ids, for `kept_tokenizer`"
-    return dict(special=torch.from_numpy(contexts.special),
-                tokenizer=bytes_tensor(contexts.tok.to_str().encode()))
+    units = contexts.units
+    return dict(special=torch.from_numpy(units.special), tokenizer=bytes_tensor(units.tok.to_str().encode()))
 
 # %% ../../nbs/mark/10_context.ipynb #c056
 @lru_cache(4)

@@ -99,11 +99,11 @@ def seeded(
 SAMPLING = dict(top_k=0, top_p=1.0, temperature=1.0) # multinomial, as in the paper
 
 # %% ../../nbs/mark/34_generation.ipynb #c272cd25
-def _mark_arguments(scheme, prompt_length, processors, names):
+def _mark_arguments(scheme, prompt_length, processors, names, structured):
     "How the mark is handed to transformers' `generate`"
     if scheme.rule.after_warpers: return dict(logits_processor=processors,
-        watermarking_config=DEWWatermarkingConfig(scheme, prompt_length, names))
-    return dict(logits_processor=[*processors, DEWLogitsProcessor(scheme, prompt_length, names)])
+        watermarking_config=DEWWatermarkingConfig(scheme, prompt_length, names, structured))
+    return dict(logits_processor=[*processors, DEWLogitsProcessor(scheme, prompt_length, names, structured=structured)])
 
 # %% ../../nbs/mark/34_generation.ipynb #sf0a7670e
 def prompt_names(
@@ -132,14 +132,14 @@ def check_ids(
         'for padding, tokenizer.pad_token = tokenizer.eos_token does')
 
 # %% ../../nbs/mark/34_generation.ipynb #np041
-def _generate_batch(scheme, prompts, names, mark, processors, kwargs):
+def _generate_batch(scheme, prompts, names, mark, structured, processors, kwargs):
     "Texts of one batch, a list of texts for each prompt if several were asked for"
     tok, model = scheme.host.tokenizer, scheme.host.model
     inp = prompt_ids(tok, prompts).to(model.device)
     several = len(prompts)*(kwargs.get('num_return_sequences') or 1) > 1
     check_ids(tok, inp['input_ids'], model.get_input_embeddings().weight.shape[0], several)
     P = inp['input_ids'].shape[1]
-    how = _mark_arguments(scheme, P, processors, names) if mark else dict(logits_processor=processors)
+    how = _mark_arguments(scheme, P, processors, names, structured) if mark else dict(logits_processor=processors)
     ids = model.generate(**inp, **how, **kwargs)
     t = tok.batch_decode(ids[:, P:], skip_special_tokens=True, clean_up_tokenization_spaces=False)
     r = len(t)//len(prompts)                                  # texts of a prompt
@@ -153,6 +153,7 @@ def generate(
     max_new_tokens:int=200, # tokens to generate
     seed:int|None=0, # of sampling and sub-keys: the same call, the same text; None: drawn afresh
     mark:bool=True, # False: the same sampling without the mark, for comparison
+    structured=None, # a `StructuredText`, to leave code, JSON and tool calls alone; None: all is marked
     batch_size:int=32, # prompts at a time
     do_sample:bool=True, # False: greedy
     no_repeat_ngram_size:int=4, # four-gram blocking; 0: none
@@ -160,11 +161,10 @@ def generate(
     **kwargs # more arguments for transformers' `generate`
 ) -> str|list:
     "Marked continuations: a string for a string, a list for a list (see `num_return_sequences`)"
-    _check_generate(scheme, batch_size, mark and (not do_sample or kwargs.get('num_beams', 1) > 1 or kwargs.get('temperature') == 0))
-    one, out = isinstance(prompts, str) or is_chat(prompts), []
-    prompts = as_prompts(scheme.host.tokenizer, [prompts] if one else prompts)
+    _check_generate(scheme, batch_size, seed, mark and (not do_sample or kwargs.get('num_beams', 1) > 1 or kwargs.get('temperature') == 0))
+    one, out, tok = isinstance(prompts, str) or is_chat(prompts), [], scheme.host.tokenizer
+    prompts = as_prompts(tok, [prompts] if one else prompts)
     processors = list(kwargs.pop('logits_processor', []))
-    tok = scheme.host.tokenizer
     kwargs = dict(max_new_tokens=max_new_tokens, do_sample=do_sample, tokenizer=tok,     # for stop_strings
         pad_token_id=tok.pad_token_id, no_repeat_ngram_size=no_repeat_ngram_size
         ) | (SAMPLING if do_sample else {}) | kwargs
@@ -173,14 +173,16 @@ def generate(
     with seeded(seed):
         for i in tqdm(range(0, len(prompts), batch_size), desc='generating', disable=no_bar(show)):
             at = slice(i, i+batch_size)
-            out += _generate_batch(scheme, prompts[at], names[at], mark, processors, kwargs)
+            out += _generate_batch(scheme, prompts[at], names[at], mark, structured, processors, kwargs)
     return out[0] if one else out
 
 # %% ../../nbs/mark/34_generation.ipynb #np043
-def _check_generate(scheme, batch_size, no_sampling):
-    "Refuse a scheme that cannot write, odd batch sizes, and decoding that a rule cannot mark"
+def _check_generate(scheme, batch_size, seed, no_sampling):
+    "Refuse a scheme that cannot write, odd batch sizes and seeds, and decoding that a rule cannot mark"
     if no_sampling and scheme.rule.after_warpers: raise ValueError(NO_DRAW.format(scheme.rule.name))
     if scheme.host is None: raise ValueError(
         'This scheme has no host model: build it with DEW.build(host, ...)')
     if not isinstance(batch_size, (int, np.integer)) or batch_size < 1: raise ValueError(
         f'batch_size must be a whole number of at least 1, got {batch_size!r}')
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not -1 << 63 <= seed < 1 << 64): raise ValueError(
+        f'seed must be a whole number of at most 64 bits, or None for a fresh one, got {seed!r}')

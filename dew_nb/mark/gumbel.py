@@ -6,7 +6,7 @@
 __all__ = ['FieldKernel', 'FieldDraws', 'GumbelConfig', 'GumbelRule']
 
 # %% ../../nbs/mark/22_gumbel.ipynb #2a97352b
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from fastcore.basics import patch
@@ -152,6 +152,15 @@ def put(self:GumbelRule,
 ) -> torch.Tensor:
     "(B, V') logarithms of the probabilities after the draw"
     return scatter_logprobs(base, ids, new)
+
+# %% ../../nbs/mark/22_gumbel.ipynb #b7815221
+@patch
+def redraw(self:GumbelRule,
+    generator:torch.Generator # where randomness comes from, on any device
+) -> GumbelRule:
+    "The same token rows under a field that is drawn"
+    M, a = (torch.randn(x.shape, generator=generator, device=generator.device).to(x) for x in (self.M, self.a))
+    return replace(self, M=M, a=a)
 
 # %% ../../nbs/mark/22_gumbel.ipynb #c61ca75b
 @patch

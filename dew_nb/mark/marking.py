@@ -19,10 +19,11 @@ def play_step(
     text:torch.Tensor, # (B, C) ids, one text a row
     values:torch.Tensor, # (B, m) of the candidates, from `rule.candidates`
     ids:torch.Tensor|None, # (B, m) which tokens; None: all
-    state:MarkState # where answers begin and end, sub-keys, memory
+    state:MarkState # where answers begin and end, sub-keys, memory, rows that may be marked
 ) -> torch.Tensor:
     "What becomes of the candidates' values: the part of a marking step between the two that see the whole vocabulary"
     c, on = scheme.contexts.place(text, ids, scheme.rule, state)
+    if state.allowed is not None: on = on & state.allowed.to(on.device)[:,None]
     q = scheme.rule.project(c, state.subkeys)
     return scheme.rule.play(values, ids, q, on.to(q.device))
 
@@ -31,7 +32,7 @@ def mark_step(
     scheme:Scheme, # what to mark with
     text:torch.Tensor, # (B, C) ids, one text a row
     logits:torch.Tensor, # (B, V) of the next tokens; after the warpers, if the rule wants that
-    state:MarkState # where answers begin and end, sub-keys, memory
+    state:MarkState # where answers begin and end, sub-keys, memory, rows that may be marked
 ) -> torch.Tensor:
     "(B, V) marked logits"
     device = scheme.table.device
@@ -50,13 +51,14 @@ class Marker:
         most:int=64 # shapes to record
     ):
         self.scheme = scheme
-        self.special = special_mask(scheme.contexts.special).to(scheme.table.device)
+        self.special = special_mask(scheme.contexts.units.special).to(scheme.table.device)
         self.whole, self.inner = RecordedFunction(self._mark, most), RecordedFunction(self._play, most)
     def __repr__(self): return f'Marker({self.scheme!r})'
-    def _state(self, start, end, subkeys): return MarkState(start, end, self.special, *subkeys)
-    def _mark(self, logits, text, start, end, *subkeys): return mark_step(self.scheme, text, logits, self._state(start, end, subkeys))
-    def _play(self, values, ids, text, start, end, *subkeys):
-        return play_step(self.scheme, text, values, ids, self._state(start, end, subkeys))
+    def _state(self, start, end, more):
+        subkeys, allowed = more if len(more) == 2 else (*more, None) if self.scheme.rule.keys > 1 else (None, *more) if more else (None, None)
+        return MarkState(start, end, self.special, subkeys, allowed=allowed)
+    def _mark(self, logits, text, start, end, *more): return mark_step(self.scheme, text, logits, self._state(start, end, more))
+    def _play(self, values, ids, text, start, end, *more): return play_step(self.scheme, text, values, ids, self._state(start, end, more))
 
 # %% ../../nbs/mark/31_marking.ipynb #83d217e6
 @patch
@@ -75,12 +77,13 @@ def mark(self:Marker,
     start:torch.Tensor, # (B,) where each answer begins
     end:torch.Tensor, # (B,) where it ends
     subkeys:torch.Tensor|None=None, # (B,) of a rule that has several
-    memory=None # of a context space that remembers, from its `begin`
+    memory=None, # of a context space that remembers, from its `begin`
+    allowed:torch.Tensor|None=None # (B,) rows that may be marked; None: all
 ) -> torch.Tensor:
     "(B, V) marked logits"
-    own, rule, device = [] if subkeys is None else [subkeys], self.scheme.rule, self.scheme.table.device
+    own, rule, device = [x for x in (subkeys, allowed) if x is not None], self.scheme.rule, self.scheme.table.device
     if not self.recordable(logits, text):
-        state = MarkState(*(x.to(device) for x in (start, end)), self.special, subkeys, memory)
+        state = MarkState(*(x.to(device) for x in (start, end)), self.special, subkeys, memory, allowed)
         return mark_step(self.scheme, text, logits, state)
     if logits.numel() <= SMALL: return self.whole(logits, text, start, end, *own)
     base, values, ids = rule.candidates(logits)

@@ -61,6 +61,7 @@ class NgramConfig(Part):
 class NgramContexts(ContextSpace):
     "Windows of the last tokens to vectors of signs"
     Config = NgramConfig
+    by_table = True
     def __init__(self,
         tokenizer, # the host's, fast, or its `TokenUnits`
         k:int=2, # window width

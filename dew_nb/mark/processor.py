@@ -15,6 +15,7 @@ from transformers.generation.configuration_utils import WatermarkingConfig
 from .drawing import NO_DRAW, NOT_LAST, DrawWatch
 from .marking import Marker, draw_subkeys
 from .scheme import Scheme
+from .structured import Follower, StructuredText
 from .windows import same_width
 
 # %% ../../nbs/mark/33_processor.ipynb #363ec1b5
@@ -33,11 +34,13 @@ class DEWLogitsProcessor(LogitsProcessor):
         scheme:Scheme, # what to mark with
         prompt_length:int|None=None, # tokens before the generated ones; None: as the first call
         names:list|None=None, # of the prompts, for sub-keys; None: torch's random numbers
-        drawn:bool=False # tokens are drawn in a way that torch's random numbers do not show
+        drawn:bool=False, # tokens are drawn in a way that torch's random numbers do not show
+        structured:StructuredText|None=None # leaves code, JSON and tool calls alone; None: all is marked
     ):
         self.scheme, self.start, self.prompt, self.seen = scheme, prompt_length, None, 0
         self.names, self.single, self.fixed = names, False, prompt_length is not None
-        self.subkeys = self.memory = self.watch = None
+        self.subkeys = self.memory = self.watch = self.followed = None
+        self.structured = structured
         self.drawn = drawn or not scheme.rule.after_warpers
         self.marker = marker_of(scheme)
     def __repr__(self): return f'DEWLogitsProcessor({self.scheme!r})'
@@ -57,8 +60,22 @@ def begin(self:DEWLogitsProcessor,
     if goes_on: return
     self.subkeys = draw_subkeys(self.scheme, B, self.names, ids.device)
     self.memory = self.scheme.contexts.begin(self.scheme.rule, B)
-    self.watch = None if self.drawn else DrawWatch()
+    self.watch, self.followed = None if self.drawn else DrawWatch(), None
     if not self.fixed: self.start, self.prompt = T, ids.clone()
+
+# %% ../../nbs/mark/33_processor.ipynb #8fd6c7d3
+@patch
+def allowed(self:DEWLogitsProcessor,
+    text:torch.Tensor # (B, T) what was written so far, without the prompt
+) -> torch.Tensor: # (B,) bool
+    "Rows whose next token may be marked"
+    text = text.to(self.structured.table.device)
+    before, follower = self.followed or (text[:, :0], Follower(self.structured, len(text)))
+    n = before.shape[1]
+    if n > text.shape[1] or not torch.equal(text[:, :n], before): n, follower = 0, Follower(self.structured, len(text))
+    for column in text[:, n:].T: follower.advance(column)
+    self.followed = text, follower
+    return follower.may_mark()
 
 # %% ../../nbs/mark/33_processor.ipynb #b0998941
 @patch
@@ -70,7 +87,8 @@ def mark(self:DEWLogitsProcessor,
     if scores.is_cuda and not self.scheme.contexts.needs_encoder: text, T = same_width(text), text.shape[1]
     else: T = text.shape[1]
     end = torch.full((len(text),), text.shape[1], device=text.device)
-    return self.marker.mark(scores, text, end - T, end, self.subkeys, self.memory)
+    allowed = None if self.structured is None else self.allowed(text[:, text.shape[1]-T:])
+    return self.marker.mark(scores, text, end - T, end, self.subkeys, self.memory, allowed)
 
 # %% ../../nbs/mark/33_processor.ipynb #9797616e
 @patch
@@ -91,14 +109,15 @@ class DEWWatermarkingConfig(WatermarkingConfig):           # older releases take
     def __init__(self,
         scheme:Scheme, # what to mark with
         prompt_length:int|None=None, # tokens before the generated ones; None: as the first call
-        names:list|None=None # of the prompts, for sub-keys; None: torch's random numbers
+        names:list|None=None, # of the prompts, for sub-keys; None: torch's random numbers
+        structured:StructuredText|None=None # leaves code, JSON and tool calls alone; None: all is marked
     ):
-        self.scheme, self.prompt_length, self.names = scheme, prompt_length, names
+        self.scheme, self.prompt_length, self.names, self.structured = scheme, prompt_length, names, structured
     def __deepcopy__(self, memo): return self                 # generate copies its configuration
     def to_dict(self) -> dict: return dict(scheme=repr(self.scheme))
     def validate(self): pass
     def construct_processor(self, vocab_size:int, device) -> DEWLogitsProcessor:
         "Called by transformers"
-        new = DEWLogitsProcessor(self.scheme, self.prompt_length, self.names)
+        new = DEWLogitsProcessor(self.scheme, self.prompt_length, self.names, structured=self.structured)
         new.single = True                                      # transformers makes one for each call, and puts it last
         return new

@@ -8,6 +8,7 @@ __all__ = ['log', 'Scheme', 'Blueprint', 'read_reference', 'check_key', 'check_b
 # %% ../../nbs/mark/30_scheme.ipynb #c002
 import logging
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 # %% ../../nbs/mark/30_scheme.ipynb #c003
 import numpy as np
@@ -21,7 +22,8 @@ from ..models.encoders import wrap_encoder
 from ..models.hosts import check_host, check_vocabulary
 from ..stats.keynull import FEW, Anchor, BestOf, key_null
 from .keys import SecretKey
-from .protocols import ContextSpace, Rule, find_contexts, find_rule
+from .protocols import ContextSpace, Rule, check_members, find_contexts, find_rule
+from .screening import ScreeningSample, screening_texts
 from .sources import Reference, TokenSpace, reference_texts
 from .tables import TokenTable
 
@@ -99,6 +101,9 @@ class Blueprint:
     dtype: torch.dtype = torch.float32 # how to store the table
     device: object = None # of the table
     progress: bool|None = None # progress bars; None: where there is much to do
+    sample: ScreeningSample|None = None # unmarked texts of several kinds, for a rule whose keys are screened
+    @cached_property
+    def sample_contexts(self) -> torch.Tensor: return self.contexts.encode(self.sample.windows).cpu() # (N, d_C)
     def __repr__(self): return f'Blueprint({self.meta["host"]!r}, {self.tokens}, {self.reference})'
 
 # %% ../../nbs/mark/30_scheme.ipynb #np024
@@ -127,9 +132,16 @@ def _origin(host, encoder, config, tokens):
 def _own_tokens(host, config, reference, tokens):
     "The host's token vectors, or those given in their place; special tokens carry no mark in either"
     c = config
-    if tokens is None: return TokenSpace.of_host(host, c.token_whitening, c.shrinkage, reference.counts)
+    if tokens is None: return TokenSpace.of_host(host, c.token_whitening, c.shrinkage, reference.counts, c.rule.screen)
     tokens.check(host)
     return replace(tokens, excluded=tokens.excluded | TokenSpace.of_host(host, None).excluded)
+
+# %% ../../nbs/mark/30_scheme.ipynb #9d17c6a4
+def _screening_sample(host, config, space, texts):
+    "Positions to screen a key on; None: it is not screened"
+    if not (config.rule.screen and space.by_table) or config.mode != 'both': return None
+    kinds = screening_texts() if texts is None else screening_texts() | dict(own=list(texts))
+    return ScreeningSample.read(kinds, host.tokenizer, config.k, len(host.embeddings), host.tokenizer_digest)
 
 # %% ../../nbs/mark/30_scheme.ipynb #c027
 @patch(cls_method=True)
@@ -151,7 +163,8 @@ def prepare(cls:Blueprint,
     space = HashedContexts if c.hashed else find_contexts(c.contexts.name)
     contexts, reference = space.prepare(encoder, host, c, reference, kwargs.get('progress'))
     meta = _origin(host, encoder, c, tokens)
-    return cls(c, host, tokens, contexts, reference, contexts.dim, meta, **kwargs)
+    sample = _screening_sample(host, c, space, texts)
+    return cls(c, host, tokens, contexts, reference, contexts.dim, meta, sample=sample, **kwargs)
 
 # %% ../../nbs/mark/30_scheme.ipynb #c029
 def check_key(
@@ -181,6 +194,8 @@ def with_key(self:Blueprint,
         device=self.device, meta=self.meta, progress=self.progress)
     contexts = self.contexts.with_key(key, rule)
     rule = contexts.bind(rule)
+    for part,protocol in ((rule, Rule), (contexts, ContextSpace)): check_members(part, protocol)
+    if self.sample is not None: rule = rule.screened(key, self.sample_contexts, self.sample)
     return Scheme(self.config, rule, contexts, self.host, self._anchor(rule, contexts), self)
 
 # %% ../../nbs/mark/30_scheme.ipynb #c033
@@ -207,7 +222,8 @@ def check_build(
     if config is not None and not isinstance(config, DEWConfig):
         how = f'DEWConfig.preset({config!r})' if isinstance(config, str) else 'DEWConfig(...)'
         raise TypeError(f'config must be a DEWConfig, got {type(config).__name__}: write {how}')
-    if config is not None: find_rule(config.rule.name), find_contexts(config.contexts.name)   # before anything is computed
+    for name,find,protocol in (('rule', find_rule, Rule), ('contexts', find_contexts, ContextSpace)) if config is not None else ():
+        check_members(find(getattr(config, name).name), protocol)           # before anything is computed
     check_whole('max_reference_windows', limit, 1)
     if reference is not None: _check_reference(reference)
 
@@ -261,7 +277,8 @@ def narrow(self:Scheme,
     bp, device = self.blueprint, self.table.device
     if self.config.permuted: return self                   # a permutation needs all rows
     ref = bp.reference
-    tokens = bp.tokens.narrow(np.concatenate([np.asarray(ids, np.int64), ref.tokens]), device)
+    screened = [] if bp.sample is None else [bp.sample.tokens]
+    tokens = bp.tokens.narrow(np.concatenate([np.asarray(ids, np.int64), ref.tokens, *screened]), device)
     if ref.vectors is not None: ref = replace(ref, vectors=ref.vectors.to(device))
     return replace(self, blueprint=replace(bp, tokens=tokens, reference=ref))
 

@@ -155,13 +155,15 @@ def fit_whitening(
     host, # whose table
     kind:str|None, # 'uniform', 'frequency' or None: no whitening
     shrinkage:float=0., # of the covariance
-    counts:np.ndarray|None=None # (V,) of a reference sample, for 'frequency'
+    counts:np.ndarray|None=None, # (V,) of a reference sample, for 'frequency'
+    rounded:bool=False # the table as bfloat16 has it
 ) -> Whitening|None:
     "The whitening of a host's own token vectors"
     if kind is None: return None
     weights = None
     if kind == 'frequency': weights = count_weights(counts, zipf_weights(len(counts)), .05)
-    return _fit_kept(host.embeddings, weights, shrinkage, unmarked_tokens(host))
+    x = host.embeddings.bfloat16().float() if rounded else host.embeddings
+    return _fit_kept(x, weights, shrinkage, unmarked_tokens(host))
 
 # %% ../../nbs/mark/11_sources.ipynb #c022
 @patch(cls_method=True)
@@ -169,11 +171,12 @@ def of_host(cls:TokenSpace,
     host, # from `load_host`
     kind:str|None='uniform', # of whitening: 'uniform', 'frequency' or None
     shrinkage:float=0., # of the token covariance
-    counts:np.ndarray|None=None # (V,) of a reference sample, for 'frequency'
+    counts:np.ndarray|None=None, # (V,) of a reference sample, for 'frequency'
+    rounded:bool=False # the table as bfloat16 has it: the same for a model in any precision
 ) -> TokenSpace:
     "The host's own token vectors"
-    w = fit_whitening(host, kind, shrinkage, counts)
-    return cls(host.embeddings, w, unmarked_tokens(host), {})
+    w = fit_whitening(host, kind, shrinkage, counts, rounded)
+    return cls(host.embeddings.bfloat16() if rounded else host.embeddings, w, unmarked_tokens(host), {})
 
 # %% ../../nbs/mark/11_sources.ipynb #c025
 @patch

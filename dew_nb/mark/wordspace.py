@@ -22,7 +22,7 @@ from safetensors import safe_open
 # %% ../../nbs/mark/14_wordspace.ipynb #c004
 from ..models.artefacts import cached_tensors
 from ..models.assets import cache_dir
-from .config import check_number, check_whole
+from .config import check_number, check_whole, own_fields
 from .protocols import ContextSpace, Part, register_contexts
 from ..models.stopping import checkpoint
 from ..models.tokenization import backend
@@ -304,7 +304,7 @@ class WordsConfig(Part):
         if self.width is not None: check_whole('context_width', self.width, 2, 1 << 16)
         for f in ('context_repeat', 'pair_repeat', 'word_repeat'): check_number(f, getattr(self, f), 0, 1)
     def check(self, config):
-        if config.rule.name == 'bias' or config.mode != 'both': raise ValueError(
+        if config.rule.name == 'bias' or 'n' not in own_fields(config.rule) or config.mode != 'both': raise ValueError(
             "contexts='words' needs rule='tournament' and mode='both': see DEWConfig.preset('multilingual')")
 
 # %% ../../nbs/mark/14_wordspace.ipynb #c038

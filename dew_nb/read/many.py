@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 # %% ../../nbs/read/14_many.ipynb #f68ca4e7
 from fastcore.basics import patch
-from .verdicts import TOO_SHORT, Judgement, enough_for
+from .verdicts import NOT_JUDGED, TOO_SHORT, Judgement, enough_for
 
 # %% ../../nbs/read/14_many.ipynb #2933b022
 MANY = dict(holm='Holm', bh='Benjamini–Hochberg')
@@ -116,6 +116,7 @@ def record(self:Tally) -> dict:
 # %% ../../nbs/read/14_many.ipynb #db22a3ba
 def _word(j, p, enough):
     "The verdict by a corrected p-value"
+    if j.verdict == NOT_JUDGED: return NOT_JUDGED
     if p <= j.alpha: return 'marked'
     return TOO_SHORT if j.result.n_scored < (enough or 1) else 'not marked'
 

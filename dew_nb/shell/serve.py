@@ -41,6 +41,8 @@ def _serve_parser():
     p.add_argument('--token-env', metavar='NAME', default='DEW_TOKEN',
         help='environment variable that holds it (default: DEW_TOKEN)')
     p.add_argument('--sign-key', metavar='FILE', help='sign evidence reports with this Ed25519 key (dew_report new-key makes one)')
+    p.add_argument('--case', metavar='TEXT', default='', help='number or name of the case, in reports whose question names none')
+    p.add_argument('--examiner', metavar='NAME', default='', help='who examines the texts, likewise')
     p.add_argument('--encoder', metavar='NAME', help='sentence encoder, for detectors that need one')
     device_option(p)
     _limit_options(p)
@@ -115,11 +117,11 @@ def _load(args) -> dict:
             for n,f in zip(detector_names(args.detector), args.detector)}
 
 # %% ../../nbs/shell/03_serve.ipynb #c026
-def _run_server(app, sock, args):
-    "Serve until a signal comes"
+def _run_server(app, sock, args, limits):
+    "Serve until a signal comes; then answer what was accepted, which takes as long as an answer may take, and a little more"
     import uvicorn
     for s in (signal.SIGINT, signal.SIGTERM): signal.signal(s, lambda *_: None)
-    config = uvicorn.Config(app, log_level='error', access_log=False, timeout_graceful_shutdown=10,
+    config = uvicorn.Config(app, log_level='error', access_log=False, timeout_graceful_shutdown=int(limits.seconds + limits.patience) + 5,
         timeout_keep_alive=30, server_header=False, proxy_headers=False)
     host, port = sock.getsockname()[:2]
     say(f'serving {", ".join(detector_names(args.detector))} on http://{f"[{host}]" if ":" in host else host}:{port}', args.quiet)
@@ -140,7 +142,7 @@ def _serve(argv) -> int:
         limits = Limits(**{k: getattr(args, k) for k in LIMITS if getattr(args, k) is not None})
         hosts = tuple(dict.fromkeys((*LOOPBACK, args.host))) if is_loopback(args.host) else None
         files = dict(zip(detector_names(args.detector), args.detector))
-        _run_server(make_app(_load(args), limits, token, hosts, files, key), sock, args)
+        _run_server(make_app(_load(args), limits, token, hosts, files, key, args.case, args.examiner, bool(args.verify_key)), sock, args, limits)
     return 0
 
 # %% ../../nbs/shell/03_serve.ipynb #c028

@@ -67,16 +67,16 @@ def _order_index(n:int, fpr:float, confidence:float|None=None) -> int:
 
 # %% ../../nbs/stats/02_rates.ipynb #c017
 def threshold_at(
-    null_scores, # scores of innocent texts, (N,)
+    null_scores, # scores of unmarked texts, (N,)
     fpr:float, # target false positive rate
     confidence:float|None=None, # None: FPR <= fpr on average; .95: in 95% of null samples
 ) -> float: # call a text marked if its score is strictly above this
-    "The smallest null score above which an innocent text falls with probability <= `fpr`"
+    "The smallest null score above which an unmarked text falls with probability <= `fpr`"
     s = check_scores(null_scores, 'null_scores')
     if not (k := _order_index(s.size, fpr, confidence)):
         how = '' if confidence is None else f' with confidence {confidence:g}'
         raise ValueError(f'null_scores: {s.size} texts were given, but an FPR of {fpr:g}{how} '
-                         f'needs at least {nulls_needed(fpr, confidence)}; score more innocent '
+                         f'needs at least {nulls_needed(fpr, confidence)}; score more unmarked '
                          'texts or ask for a higher rate')
     check_varied(s, 'null_scores')
     return float(np.partition(s, k - 1)[k - 1])
@@ -131,7 +131,7 @@ def rate(
 # %% ../../nbs/stats/02_rates.ipynb #c040
 def rates(
     marked, # scores of marked texts
-    unmarked, # scores of innocent texts, other ones than those behind the threshold
+    unmarked, # scores of unmarked texts, other ones than those behind the threshold
     threshold:float, # a text is called marked if its score is strictly above
     level:float=.95, # confidence level of both intervals
 ) -> dict[str, Estimate]: # `tpr` and `fpr`
@@ -144,7 +144,7 @@ def rates(
 # %% ../../nbs/stats/02_rates.ipynb #c042
 def tpr_at(
     marked, # scores of marked texts
-    null_scores, # scores of innocent texts, which make the threshold
+    null_scores, # scores of unmarked texts, which make the threshold
     fpr:float, # target false positive rate
     confidence:float|None=None, # as in `threshold_at`
     level:float=.95, # confidence level of the interval
@@ -165,7 +165,7 @@ def _delong(X:np.ndarray, Y:np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 # %% ../../nbs/stats/02_rates.ipynb #c048
 def auroc(
     marked, # scores of marked texts
-    unmarked, # scores of innocent texts
+    unmarked, # scores of unmarked texts
     level:float=.95, # confidence level
 ) -> Estimate: # area and its interval
     "Area under the ROC curve with DeLong's interval on the logit scale"
@@ -209,7 +209,7 @@ def _boot_weights(rng, n:int, B:int) -> np.ndarray:
 # %% ../../nbs/stats/02_rates.ipynb #c057
 def partial_auroc(
     marked, # scores of marked texts
-    unmarked, # scores of innocent texts
+    unmarked, # scores of unmarked texts
     max_fpr:float=.05, # right end of the area, in (0, 1]
     standardised:bool=True, # True: McClish, 1/2 for chance; False: raw area in [0, max_fpr]
     level:float=.95, # confidence level
@@ -233,7 +233,7 @@ def partial_auroc(
 # %% ../../nbs/stats/02_rates.ipynb #c061
 def roc_band(
     marked, # scores of marked texts
-    unmarked, # scores of innocent texts
+    unmarked, # scores of unmarked texts
     fprs=None, # false positive rates to report, in [0, 1]; default: 101 from 0 to 1
     level:float=.95, # pointwise confidence level
     n_boot:int=1000, # bootstrap resamples
@@ -243,8 +243,8 @@ def roc_band(
     x, y = check_scores(marked, 'marked'), check_scores(unmarked, 'unmarked')
     f = np.linspace(0, 1, 101) if fprs is None else np.asarray(fprs, float)
     x, y, m, n = np.sort(x)[::-1], np.sort(y)[::-1], x.size, y.size
-    above = np.r_[np.searchsorted(-x, -y, side='left'), m]  # marked scores above each innocent
-    j = np.minimum(np.floor(f*n + 1e-9).astype(int), n)     # innocent texts let through
+    above = np.r_[np.searchsorted(-x, -y, side='left'), m]  # marked scores above each unmarked one
+    j = np.minimum(np.floor(f*n + 1e-9).astype(int), n)     # unmarked texts let through
     rng = np.random.default_rng(seed)
     w = np.cumsum(np.c_[np.zeros(n_boot), _boot_weights(rng, m, n_boot)], 1)/m
     draw = np.c_[np.sort(rng.integers(n, size=(n_boot, n)), 1), np.full(n_boot, n)]
@@ -286,10 +286,10 @@ def _held_out(seed, fpr:float, marked:dict, unmarked:dict, null:dict, confidence
 # %% ../../nbs/stats/02_rates.ipynb #c071
 def leave_one_seed_out(
     marked, # {seed: scores} or a list of arrays: marked texts
-    unmarked, # likewise: innocent texts, which make the thresholds
+    unmarked, # likewise: unmarked texts, which make the thresholds
     fprs:Sequence[float]=(.01, .05), # nominal false positive rates
     attacked:Mapping|None=None, # {attack: {seed: scores}}: marked texts after an attack
-    attacked_unmarked:Mapping|None=None, # likewise: innocent texts after the same attack
+    attacked_unmarked:Mapping|None=None, # likewise: unmarked texts after the same attack
     confidence:float|None=None, # as in `threshold_at`
 ): # tidy DataFrame: one row for each attack, null, nominal rate and held-out seed
     "The paper's protocol: thresholds from the other seeds, rates on the held-out one"

@@ -79,18 +79,20 @@ class SignDraws:
 
 # %% ../../nbs/stats/06_sign_kernel.ipynb #c019
 @patch
+def _parts(self:SignDraws, device, chunk=64):
+    "The layers, some at a time and the same at every call: matrices, hyperplanes, weights"
+    generator = torch.Generator(device).manual_seed(self.seed)
+    normal = lambda *s: torch.randn(*s, generator=generator, device=device)
+    for e in self.eps.split(chunk): yield normal(len(e), self.w_C, self.w), normal(len(e), self.kernel.order-1, self.w_C), e
+
+@patch
 def scores(self:SignDraws,
     r:torch.Tensor, # (L, w) unit rows of tokens
-    c:torch.Tensor, # (L, w_C) unit contexts
-    chunk:int=64 # layers at a time
+    c:torch.Tensor # (L, w_C) unit contexts
 ) -> torch.Tensor:
     "(L, B) standardised scores of positions"
     out = torch.zeros(len(r), self.eps.shape[1], device=r.device)
-    generator = torch.Generator(r.device).manual_seed(self.seed)        # the same layers at every call
-    normal = lambda *s: torch.randn(*s, generator=generator, device=r.device)
-    for e in self.eps.split(chunk):
-        M, a = normal(len(e), self.w_C, self.w), normal(len(e), self.kernel.order-1, self.w_C)
-        out += torch.sign(torch.einsum('nlk,nk->nl', layer_contexts(c, M, a), r)) @ e
+    for M,a,e in self._parts(r.device): out += torch.sign(torch.einsum('nlk,nk->nl', layer_contexts(c, M, a), r)) @ e
     return out
 
 # %% ../../nbs/stats/06_sign_kernel.ipynb #c020
@@ -104,3 +106,12 @@ def draw(self:SignKernel,
 ) -> SignDraws:
     "Random keys for simulations"
     return SignDraws(self, w, w_C, B, generator, M or 2048)
+
+# %% ../../nbs/stats/06_sign_kernel.ipynb #ba5966f9
+@patch
+def linear(self:SignDraws,
+    A:torch.Tensor # (w, w_C), of the anchor
+) -> torch.Tensor:
+    "(B,) products of each draw's matrix with A, for a kernel without hyperplanes"
+    x = torch.cat([torch.einsum('lcw,wc->l', M, A) for M,_,_ in self._parts(A.device)])
+    return x @ self.eps.to(A)*(A.norm()*self.layers**.5/x.norm())

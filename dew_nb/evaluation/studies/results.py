@@ -236,6 +236,14 @@ class Table:
         "What stands before the rows: host and encoder only where there are several"
         shown = [j for j in (1, 2) if len({r[j] for r in self.rows if r[j]}) > 1]
         return [', '.join([r[0], *(r[j] for j in shown if r[j])]) for r in self.rows]
+    @property
+    def heads(self) -> list[str]:
+        "The labels, with a note at rows of one key where other rows have several"
+        d = self.shown()
+        keys = d.groupby(['scheme', 'host', 'encoder']).seeds.max() if len(d) else {}
+        mixed = len(keys) and keys.max() > 1
+        note = lambda r: ' (one key)' if mixed and keys.get(r) == 1 else ''
+        return [label + note(r) for r,label in zip(self.rows, self.labels)]
     def groups(self) -> list[str]:
         "What stands above the headings, for each column"
         name = lambda c: 'unattacked' if c[0] == 'none' else c[0]
@@ -318,7 +326,7 @@ def markdown(self:Table) -> str:
     heads = [safe(f'{g} {heading(*c[1:])}') for g,c in zip(self.groups(), self.columns)]
     lines = [['scheme', *heads], ['---']*(len(heads) + 1)]
     grid = self.grid(lambda s: f'**{s}**', lambda i: f' [{i}]')
-    lines += [[safe(label), *row] for label,row in zip(self.labels, grid)]
+    lines += [[safe(label), *row] for label,row in zip(self.heads, grid)]
     rows = '\n'.join('| ' + ' | '.join(line) + ' |' for line in lines)
     return f'{rows}\n\n{self.caption()}'.rstrip()
 
@@ -359,7 +367,7 @@ def _html_row(table, row, label, texts):
 def html(self:Table) -> str:
     "As HTML"
     grid = self.grid(lambda s: f'<b>{s}</b>', lambda i: f' <small>[{i}]</small>')
-    body = ''.join(map(_html_row, itertools.repeat(self), self.rows, self.labels, grid))
+    body = ''.join(map(_html_row, itertools.repeat(self), self.rows, self.heads, grid))
     said = f'<caption style="caption-side:bottom">{escape(self.caption())}</caption>'
     return f'<table class="dew-table">{said}{_html_head(self)}\n<tbody>{body}</tbody></table>'
 
@@ -382,16 +390,20 @@ def latex(self:Table) -> str:
     heads = [[_safe_latex(g) for g in self.groups()],
              [_safe_latex(heading(*c[1:])) for c in self.columns]]
     grid = self.grid(lambda s: rf'\textbf{{{s}}}', lambda i: rf' {{\scriptsize [{i}]}}')
-    frame = pd.DataFrame(grid, [_safe_latex(s) for s in self.labels],
+    frame = pd.DataFrame(grid, [_safe_latex(s) for s in self.heads],
         pd.MultiIndex.from_arrays(heads, names=['', 'Watermark']))
     made = frame.style.to_latex(hrules=True, multicol_align='c',
         column_format='l' + 'c'*len(self.columns)).rstrip()
     return f'{made}\n\n{{\\footnotesize {_safe_latex(self.caption())}}}' 
 
 # %% ../../../nbs/evaluation/studies/08_results.ipynb #884e0634
-def _check_choice(c, measures, attacks, **keep):
+def _listed(names): return [names] if isinstance(names, str) else names # one name, or several
+
+def _check_choice(c, measures, attacks, schemes, **keep):
     "Refuse names that the figures do not have"
     check_names(measures, _NAMES, 'measures', _MEANT)
+    have = c.scheme.unique()
+    check_names([s for s in schemes or () if not fnmatch.filter(have, s)], have, 'schemes')
     for name,chosen in dict(attacks=attacks, **keep).items():
         if chosen is None: continue
         check_names(chosen, [x for x in c[name[:-1]].unique() if x], name)
@@ -427,11 +439,11 @@ def _rows(c, patterns, known):
 # %% ../../../nbs/evaluation/studies/08_results.ipynb #44c95f09
 def table(
     results:Results|str|Path, # results, or their folder
-    measures:Sequence[str]=('detected', 'tpr', 'tpr_matched', 'auroc', 'ppl', 'nps'), # or "fpr", "similarity", …
-    attacks:Sequence[str]|None=None, # which attacks, in which order; None: all
-    schemes:Sequence[str]|None=None, # rows in order, by label or pattern ("DEW*"); None: all
-    hosts:Sequence[str]|None=None, # those of some hosts only; None: all
-    encoders:Sequence[str]|None=None, # likewise; schemes without an encoder stay
+    measures:str|Sequence[str]=('detected', 'tpr', 'tpr_matched', 'auroc', 'ppl', 'nps'), # or "fpr", "similarity", …
+    attacks:str|Sequence[str]|None=None, # which attacks, in which order; None: all
+    schemes:str|Sequence[str]|None=None, # rows in order, by label or pattern ("DEW*"); None: all
+    hosts:str|Sequence[str]|None=None, # those of some hosts only; None: all
+    encoders:str|Sequence[str]|None=None, # likewise; schemes without an encoder stay
     fprs:Sequence[float]=(.01, .05), # nominal false positive rates, and levels of p-values
     statistic:str='score', # column of the scores to judge by
     negatives:str='none', # label of the texts without a mark
@@ -441,7 +453,8 @@ def table(
     if isinstance(results, (str, Path)): results = load_results(results)
     study = results.study
     c = cells(results, fprs, statistic, negatives)
-    _check_choice(c, measures, attacks, hosts=hosts, encoders=encoders)
+    measures, attacks, schemes, hosts, encoders = map(_listed, (measures, attacks, schemes, hosts, encoders))
+    _check_choice(c, measures, attacks, schemes, hosts=hosts, encoders=encoders)
     c = _chosen(c, measures, hosts, encoders)
     order = [a for a in (attacks or study['attacks']) if a in set(c.attack)]
     columns = _columns(c, measures, order, fprs)

@@ -4,18 +4,22 @@
 
 # %% ../../../nbs/evaluation/studies/09_terminal.ipynb #c003
 from __future__ import annotations
-import itertools, math, tempfile, textwrap, time
+import contextlib, itertools, json, math, os, statistics, tempfile, textwrap, time
 from dataclasses import replace
 from pathlib import Path
+from fastcore.basics import patch
+from ... import __version__
+from ...models.assets import cache_dir
+from ..texts.content import content_key, device_name
 from .bench import Bench, do_unit
 from .results import Table
 from .units import Unit
 
 # %% auto #0
-__all__ = ['TOKENS', 'trial', 'growth', 'seconds_of', 'estimate', 'about', 'in_blocks', 'fit_table']
+__all__ = ['TOKENS', 'trial', 'growth', 'Timings', 'seconds_of', 'finished_paces', 'estimate', 'about', 'in_blocks', 'fit_table']
 
 # %% ../../../nbs/evaluation/studies/09_terminal.ipynb #c007
-TOKENS = 24 # of a trial, at most
+TOKENS = 12 # of a trial, at most
 
 def _root(unit):
     "The unit of texts that a unit is about"
@@ -45,25 +49,6 @@ def growth(
     n, tokens = len(w['corpus']), w['generation']['tokens']
     return math.ceil(n/min(n, texts))*tokens/min(tokens, TOKENS)
 
-# %% ../../../nbs/evaluation/studies/09_terminal.ipynb #c012
-def _prepare(unit, bench):
-    "Load what a unit needs"
-    if unit.kind in ('texts', 'scores', 'other_keys'): bench.scheme_of(unit)
-    if unit.kind == 'attacked': bench.attack(unit.work['attack'], unit.work['host'])
-
-def seconds_of(
-    unit:Unit, # a trial
-    out:Path, # a folder for trials
-    bench:Bench # to do it with
-) -> float:
-    "Seconds that a trial takes; those it needs are done before"
-    for u in unit.needs:
-        if not u.done(out): seconds_of(u, out, bench)
-    _prepare(unit, bench)
-    start = time.time()
-    do_unit(unit, out, bench, {})
-    return time.time() - start
-
 # %% ../../../nbs/evaluation/studies/09_terminal.ipynb #c014
 def _pace(unit):
     "Units with equal ones are expected to take as long"
@@ -79,26 +64,107 @@ def _asks_server(unit):
     asks = unit.work['judge'].get('base_url') if unit.kind == 'preference' else False
     return bool(asks) or 'base_url' in getattr(attack, 'params', {})
 
+# %% ../../../nbs/evaluation/studies/09_terminal.ipynb #8c9bc8e7
+class Timings(dict):
+    "Seconds of trials, kept in a file"
+    def __init__(self,
+        path:Path|None=None # of the file; None: they are forgotten
+    ):
+        self.path = path
+        with contextlib.suppress(OSError, ValueError, TypeError): self.update(json.loads(path.read_text()) if path else {})
+    @classmethod
+    def of(cls, bench:Bench): # to be timed
+        "Those of a bench: of its device, its batch size and this release"
+        name = content_key(device_name(bench.device), bench.batch_size, TOKENS, __version__)[:16]
+        return cls(cache_dir()/f'timings-{name}.json')
+
+# %% ../../../nbs/evaluation/studies/09_terminal.ipynb #3f946699
+def _trial_name(unit): return f'{" ".join(_pace(unit))} {unit.id}'
+
+@patch
+def keep(self:Timings,
+    unit:Unit, # a trial
+    seconds:float # that it took
+) -> float: # the same
+    "Remember how long a trial took; a folder that can't be written to is no reason to stop"
+    self[_trial_name(unit)] = round(seconds, 3)
+    if self.path is None: return seconds
+    with contextlib.suppress(OSError):
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        new = self.path.with_name(f'.{self.path.name}-{os.getpid()}')
+        new.write_text(json.dumps(self))
+        new.replace(self.path)
+    return seconds
+
+@patch
+def seconds(self:Timings,
+    unit:Unit # a trial
+) -> float|None: # None: it was never tried
+    "How long a trial took"
+    return self.get(_trial_name(unit))
+
+# %% ../../../nbs/evaluation/studies/09_terminal.ipynb #c012
+def _prepare(unit, bench):
+    "Load what a unit needs"
+    if unit.kind in ('texts', 'scores', 'other_keys'): bench.scheme_of(unit)
+    if unit.kind == 'attacked': bench.attack(unit.work['attack'], unit.work['host'])
+
+def seconds_of(
+    unit:Unit, # a trial
+    out:Path, # a folder for trials
+    bench:Bench, # to do it with
+    kept:Timings|None=None # what is known, and will be; None: nothing is kept
+) -> float:
+    "Seconds that a trial takes; those it needs are done before"
+    kept = Timings() if kept is None else kept
+    for u in unit.needs:
+        if not u.done(out): seconds_of(u, out, bench, kept)
+    _prepare(unit, bench)
+    start = time.time()
+    do_unit(unit, out, bench, {})
+    return kept.keep(unit, time.time() - start)
+
+# %% ../../../nbs/evaluation/studies/09_terminal.ipynb #096a0eb1
+def finished_paces(
+    units:list, # of a plan
+    out:Path, # a results folder
+    bench:Bench # whose device counts
+) -> dict: # pace to seconds of a trial
+    "What finished units of a folder took, as if it had been trials"
+    here, found = device_name(bench.device), {}
+    for u in (u for u in units if u.done(out)):
+        with contextlib.suppress(OSError, ValueError):
+            said = json.loads((u.folder(out)/'unit.json').read_text())
+            if said.get('versions', {}).get('device') == here:
+                found.setdefault(_pace(u), []).append(said['seconds']/growth(u, bench.batch_size))
+    return {p: statistics.median(x) for p,x in found.items()}
+
 # %% ../../../nbs/evaluation/studies/09_terminal.ipynb #c015
+def _said(error): return (str(error).splitlines() or [type(error).__name__])[0][:160]
+
 def estimate(
     units:list, # that are left to do
     bench:Bench, # to do them with
-    seconds=seconds_of, # a function of a trial, a folder and the bench
-    say=None # a function that is told what is tried; None: nobody
+    seconds=seconds_of, # a function of a trial, a folder, the bench and `kept`
+    say=None, # a function that is told what is tried; None: nobody
+    known:dict|None=None, # from `finished_paces`
+    kept:Timings|None=None # of earlier trials; None: there are none
 ) -> tuple: # seconds, and what is not counted, with the reason
     "About how long units will take"
-    total, unknown, texts = 0., [], bench.batch_size
+    total, unknown, texts, known, kept = 0., [], bench.batch_size, dict(known or {}), Timings() if kept is None else kept
     groups = [(p, list(same)) for p,same in itertools.groupby(sorted(units, key=_pace), _pace)]
+    groups.sort(key=lambda g: (g[0][1:], g[0][0]))
     with tempfile.TemporaryDirectory() as out:
-        for i,((kind,what,_),same) in enumerate(groups):
-            if say: say(f'trying {i + 1} of {len(groups)}: {kind} {what}'.strip())
+        for i,(pace,same) in enumerate(groups):
+            small, name = trial(same[0], texts), f'{pace[0]} {pace[1]}'.strip()
+            took = known.get(pace, kept.seconds(small))
             try:
                 if _asks_server(same[0]): raise ValueError('it asks a server')
-                took = seconds(trial(same[0], texts), Path(out), bench)
+                if took is None:
+                    if say: say(f'trying {i + 1} of {len(groups)}: {name}')
+                    took = kept.keep(small, seconds(small, Path(out), bench, kept))
                 total += took*sum(growth(u, texts) for u in same)
-            except (OSError, ValueError, RuntimeError, ImportError) as e:
-                why = (str(e).splitlines() or [type(e).__name__])[0][:160]
-                unknown.append(f'{kind} {what}'.strip() + f', since {why}')
+            except (OSError, ValueError, RuntimeError, ImportError) as e: unknown.append(f'{name}, since {_said(e)}')
     return total, unknown
 
 # %% ../../../nbs/evaluation/studies/09_terminal.ipynb #c017

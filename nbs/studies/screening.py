@@ -1,0 +1,88 @@
+"""False positives by key in many languages and kinds of text, before and after keys are screened. Read by "Screened keys".
+
+    python nbs/studies/kinds.py --out kinds                                   # makes reference.jsonl and test.jsonl from packages
+    python nbs/studies/screening.py pieces --texts kinds/test.jsonl --out pieces.jsonl
+    python nbs/studies/screening.py rates --pieces pieces.jsonl --out nbs/studies/data
+
+None of the texts is in the sample that keys are screened on, and their sources are others. They are cut into pieces
+of 50 to 12,800 tokens of the embedded host. Writes screening.parquet (variant, kind, length, key: rates and moments of z) and screening.json.
+"""
+import argparse, json, time
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from dew_nb import DEW, DEWConfig, load_encoder, load_host
+from dew_nb.evaluation.texts.content import machine, read_texts, study_key, write_texts
+from dew_nb.models.tokenization import backend
+from dew_nb.read.over_keys import scores_over_keys
+from null_over_keys import Z, rates
+
+VARIANTS = dict(tournament=dict(name='tournament'), unscreened=dict(name='standard', screen=False), standard=dict(name='standard'))
+PIECES = {50: 60, 200: 60, 800: 30, 3200: 12, 12800: 6}      # length: pieces of a kind
+LONG = 3200                                                  # from here on fewer keys
+
+def cut(tok, text, tokens):
+    "The beginning of a text, so many tokens long; None: it is shorter"
+    spans = tok.encode(text[:12*tokens], add_special_tokens=False).offsets
+    return text[:spans[tokens-1][1]] if len(spans) >= tokens else None
+
+def pieces(a):
+    "Pieces of every kind and length; kinds with fewer than 30 pieces of 200 tokens are left out"
+    tok, rows = backend(load_host().tokenizer), []
+    T = pd.DataFrame(read_texts(a.texts))
+    for kind,some in T.groupby('kind', sort=False):
+        own = []
+        for tokens,n in PIECES.items():
+            order = some.sample(frac=1, random_state=tokens)
+            found = (cut(tok, t, tokens) for t in order.text)
+            own += [dict(kind=kind, length=tokens, text=t) for t in islice(filter(None, found), n)]
+        if sum(r['length'] == 200 for r in own) >= 30: rows += own
+    write_texts(a.out, rows)
+    print(pd.DataFrame(rows).groupby(['kind', 'length']).size().unstack(fill_value=0).to_string())
+
+def measure(wm, keys, T):
+    "A row of rates for each kind, length and key"
+    r = scores_over_keys(wm, keys, T.text.tolist(), progress=False, reading='raw')
+    for (kind,length),at in T.groupby(['kind', 'length'], sort=False).indices.items():
+        z, share = r['z'][:, at], (r['l_eff'][:, at]/np.maximum(r['n_scored'][at], 1)).mean(1)
+        yield pd.DataFrame(dict(kind=kind, length=length, key=range(len(keys)), texts=len(at), l_eff_share=share,
+                                mean_z=z.mean(1), sd_z=z.std(1), **rates(z)))
+
+def stamp(a, host, enc, T, seconds):
+    "What the figures were made with"
+    return dict(command='python nbs/studies/screening.py rates --pieces pieces.jsonl --out nbs/studies/data', variants=VARIANTS,
+                texts=int(len(T)), keys=a.keys, long_keys=a.long_keys, seconds=round(seconds), **machine(host, enc))
+
+def study(a):
+    "Rates of all variants"
+    t0, host, enc = time.time(), load_host(a.host, device=a.device), load_encoder(device=a.device)
+    T = pd.DataFrame(read_texts(a.pieces))
+    keys, out = [study_key(i, 'screening') for i in range(a.keys)], []
+    for name in a.variants:
+        wm = DEW.build(host, enc, keys[0], DEWConfig.preset(**VARIANTS[name]), progress=False)
+        for some,some_keys in ((T[T.length < LONG], keys), (T[T.length >= LONG], keys[:a.long_keys])):
+            if len(some) and some_keys: out += [x.assign(variant=name) for x in measure(wm, some_keys, some.reset_index(drop=True))]
+        R = pd.concat(out).query('variant == @name and length == 200').groupby('kind')['fpr_0.01']
+        print(f'{time.time()-t0:.0f} s: {name}: mean {R.mean().mean():.4f}, worst key of the worst kind {R.max().max():.3f}', flush=True)
+        pd.concat(out).to_parquet(a.out/'screening.parquet', compression='zstd', index=False)
+    (a.out/'screening.json').write_text(json.dumps(stamp(a, host, enc, T, time.time()-t0), indent=1) + '\n')
+
+def arguments():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument('what', choices=['pieces', 'rates'])
+    ap.add_argument('--texts', type=Path, help='test.jsonl of kinds.py')
+    ap.add_argument('--pieces', type=Path)
+    ap.add_argument('--variants', nargs='+', default=list(VARIANTS), choices=list(VARIANTS))
+    ap.add_argument('--keys', type=int, default=50)
+    ap.add_argument('--long-keys', type=int, default=16)
+    ap.add_argument('--host', default='smollm2-135m')
+    ap.add_argument('--device')
+    ap.add_argument('--out', type=Path, required=True)
+    return ap.parse_args()
+
+if __name__ == '__main__':
+    a = arguments()
+    dict(pieces=pieces, rates=study)[a.what](a)
