@@ -121,7 +121,7 @@ def api_entry(s:api.Symbol, depth:int=0) -> str:
     kind = 'method' if s.kind in ('classmethod', 'staticmethod') else s.kind
     opts = [f':{s.kind}:'] if kind != s.kind else []
     sig = s.sig if s.kind not in ('data', 'property') else ''
-    if s.kind == 'data' and s.sig: opts.append(f':value: {s.sig}')
+    if s.kind == 'data' and s.sig: opts.append(f':value: {json.dumps(s.sig, ensure_ascii=False)}')      # options are YAML: a value may begin with a quote
     if s.kind == 'property' and s.sig: opts.append(f':type: {s.sig.removeprefix(" -> ")}')
     bases = ', '.join(f'`{b}`' for b in s.bases if b not in ('object', 'NamedTuple'))
     body = [_doc(s.doc), f'Extends {bases}.' if bases else '', param_table(s)] + [api_entry(m, depth+1) for m in s.members]
