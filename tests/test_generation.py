@@ -1,5 +1,7 @@
 "Generation with transformers: what is refused, what is drawn, and what else `generate` takes"
 import copy
+import gc
+import weakref
 
 import pytest
 import torch
@@ -123,3 +125,14 @@ def test_seeds_and_sub_keys(many):
     assert ask() == ask(seed=0) != ask(seed=None)
     subkey = lambda *seed: many.rule.draw([f'{n}/0' for n in prompt_names(['The old harbour'], *seed)])[0]
     assert len({subkey() for _ in range(5)}) == 1 and len({subkey(None) for _ in range(40)}) > 4
+
+
+def test_a_scheme_that_marked_is_let_go():
+    "Nothing keeps a scheme, its tables and its host after their last user"
+    one = DEW.build(toy_host(), Letters(), KEY, DEWConfig(**CONFIG), progress=False)
+    one.generate(['a b'], max_new_tokens=4, seed=0)
+    one.processor()
+    left = weakref.ref(one)
+    del one
+    gc.collect()
+    assert left() is None

@@ -7,7 +7,6 @@ __all__ = ['marker_of', 'DEWLogitsProcessor', 'DEWWatermarkingConfig']
 
 # %% ../../nbs/mark/33_processor.ipynb #46148bdb
 from threading import Lock
-from weakref import WeakKeyDictionary
 import torch
 from fastcore.basics import patch
 from transformers import LogitsProcessor
@@ -19,13 +18,16 @@ from .structured import Follower, StructuredText
 from .windows import same_width
 
 # %% ../../nbs/mark/33_processor.ipynb #363ec1b5
-_markers, _making = WeakKeyDictionary(), Lock()
+_making = Lock()
 
 def marker_of(
     scheme:Scheme # any
 ) -> Marker:
-    "The marker of a scheme, one for all its processors"
-    with _making: return _markers.setdefault(scheme, Marker(scheme, most=12))
+    "The marker of a scheme, one for all its processors; it lives as long as the scheme"
+    with _making:
+        own = vars(scheme).get('_marker')
+        if own is None or own.scheme is not scheme: own = vars(scheme)['_marker'] = Marker(scheme, most=12)     # a copy makes its own
+        return own
 
 # %% ../../nbs/mark/33_processor.ipynb #0056e4dc
 class DEWLogitsProcessor(LogitsProcessor):
