@@ -104,7 +104,7 @@ def test_assisted_generation_is_marked(many):
 
 def test_a_processor_before_warpers_is_refused_with_an_assistant_too(wm):
     with pytest.raises(ValueError, match='give generate.watermarking_config'):
-        write(wm, MARKS['processor'](wm), do_sample=True, temperature=.7, assistant_model=copy.deepcopy(wm.host.model))
+        write(wm, MARKS['processor'](wm), tokens=40, do_sample=True, temperature=.7, assistant_model=copy.deepcopy(wm.host.model))
 
 
 def test_stop_strings(wm):

@@ -19,7 +19,8 @@ from dew_nb.read.verdicts import detector_info, info_text
 from quick import Letters, toy_host
 
 KEY = SecretKey(b'an example key: never use this one')
-CONFIG = dict(m=64, n=32, layers=12, k=3, context_decay=1., context_damping=None, context_width=None)
+CONFIG = dict(m=64, n=32, layers=12, k=3, context_decay=1., context_damping=None, context_width=None,
+              token_repeat=1., context_separate=False, screen=False)         # an earlier default, whose numbers are held
 PROMPTS = ['The old harbour', 'To bake a good loaf of bread', 'Bread', 'Yesterday the city council decided']
 
 

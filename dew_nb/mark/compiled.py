@@ -207,8 +207,9 @@ def writing(
     t = text.strip()
     if not t: return 'blank'
     if '\ufffd' in t: return 'broken'
-    letters = Counter(unicodedata.name(x, '?').split()[0] for x in t if x.isalpha())
-    if letters: return letters.most_common(1)[0][0].lower()
+    letters = [x for x in t if x.isalpha()]
+    if letters and t.isascii(): return 'latin'
+    if letters: return Counter(unicodedata.name(x, '?').split()[0] for x in letters).most_common(1)[0][0].lower()
     return 'digits' if any(x.isdigit() for x in t) else 'marks'
 
 # %% ../../nbs/mark/12_compiled.ipynb #a821c732
@@ -277,12 +278,12 @@ def separate(
 class CompiledConfig(Part):
     "The choices of compiled contexts"
     flat = dict(context_decay='decay', context_damping='damping', context_width='width', context_separate='separate')
-    k: int = 4 # tokens in a context window
+    k: int = 3 # tokens in a context window
     decay: float = .62 # weight of a token over that of the next one; 1: flat
     damping: float|None = 1e-3 # a of a/(a + frequency); None: all tokens count alike
     width: int|None = 64 # of the vectors; None: as wide as the encoder's
-    token_repeat: float = 1. # kernel with an earlier pair from which a token has no bit; 1: off
-    separate: bool = False # pieces that the encoder cannot tell apart get a hashed part
+    token_repeat: float = .3 # kernel with an earlier pair from which a token has no bit; 1: off
+    separate: bool = True # pieces that the encoder cannot tell apart get a hashed part
     def __post_init__(self):
         check_whole('k', self.k, 1, 512)
         check_number('context_decay', self.decay, 0, 1)

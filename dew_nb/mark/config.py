@@ -58,7 +58,7 @@ HASHED = 'token_only', 'neither'                # modes without the meaning of c
 # %% ../../nbs/mark/05_config.ipynb #691472de
 @dataclass(frozen=True, init=False)
 class DEWConfig:
-    "All choices of the scheme, by part; the defaults are those of `preset('tournament')`"
+    "All choices of the scheme, by part; the defaults are those of `preset('standard')`"
     rule: object # how the mark is inserted and scored: a part such as `TournamentConfig`, or its name
     contexts: object # where context vectors come from: a part such as `CompiledConfig`, or its name
     mode: str = 'both' # 'both', or the ablations 'context_only', 'token_only', 'neither'
@@ -130,23 +130,24 @@ PRESETS = dict(
     paper=dict(rule='bias', contexts='encoder', lam=2.0, token_whitening='uniform', context_transform=None,
                shrinkage=0.0, null='iid'),
     calibrated=dict(rule='bias', contexts='encoder'),
-    tournament=dict(),
-    standard=dict(k=3, token_repeat=.3, context_separate=True, screen=True),
-    multilingual=dict(contexts='words', n=24, token_whitening=None))
+    standard=dict(),
+    tournament=dict(k=4, token_repeat=1., context_separate=False, screen=False),
+    multilingual=dict(contexts='words', n=24, token_whitening=None, screen=False))
 
 # %% ../../nbs/mark/05_config.ipynb #c9cc85f0
 @patch(cls_method=True)
 def preset(cls:DEWConfig,
-    name:str='tournament', # 'tournament', 'standard', 'multilingual', 'calibrated' or 'paper'
+    name:str='standard', # 'standard', 'tournament', 'multilingual', 'calibrated' or 'paper'
     **changes # fields to set otherwise, by their flat names
 ) -> DEWConfig:
     "A named configuration, with changes"
     if name not in PRESETS:
         raise ValueError(f'unknown preset {name!r}; known: {", ".join(PRESETS)}')
-    said = PRESETS[name] | changes
-    parts = [find(x).Config if isinstance(x, str) else type(x) for x,find in ((said.get('rule', 'tournament'), find_rule), (said.get('contexts', 'compiled'), find_contexts))]
-    known = {'rule', 'contexts', *(f.name for f in fields(cls)[2:]), *(n for p in parts for n in own_fields(p))}
-    return cls(**{k: v for k,v in said.items() if k in changes or k in known})    # a preset may name what a part of one's own has not
+    said = dict(rule='tournament', contexts='compiled') | PRESETS[name]
+    for kind,find in dict(rule=find_rule, contexts=find_contexts).items():
+        if changes.get(kind, said[kind]) == said[kind]: continue
+        for own in own_fields(find(said[kind]).Config): said.pop(own, None)       # of a part that another one replaces
+    return cls(**said | changes)
 
 # %% ../../nbs/mark/05_config.ipynb #8363fed1
 FLAT = dict(lam=2.4, gamma=.5, k=3, m=32, n=None, projection='gaussian', token_whitening='frequency', context_transform='centre',

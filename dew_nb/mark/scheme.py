@@ -129,17 +129,21 @@ def _origin(host, encoder, config, tokens):
                 config_digest=config.digest) | tokens.meta
 
 # %% ../../nbs/mark/30_scheme.ipynb #c026
-def _own_tokens(host, config, reference, tokens):
+def _own_tokens(host, config, reference, tokens, screened):
     "The host's token vectors, or those given in their place; special tokens carry no mark in either"
     c = config
-    if tokens is None: return TokenSpace.of_host(host, c.token_whitening, c.shrinkage, reference.counts, c.rule.screen)
+    if tokens is None: return TokenSpace.of_host(host, c.token_whitening, c.shrinkage, reference.counts, screened)
     tokens.check(host)
     return replace(tokens, excluded=tokens.excluded | TokenSpace.of_host(host, None).excluded)
 
 # %% ../../nbs/mark/30_scheme.ipynb #9d17c6a4
+def _is_screened(config, space):
+    "Whether signs of layers are chosen: where contexts are looked up, and both embeddings are used"
+    return config.rule.screen and space.by_table and config.mode == 'both'
+
 def _screening_sample(host, config, space, texts):
     "Positions to screen a key on; None: it is not screened"
-    if not (config.rule.screen and space.by_table) or config.mode != 'both': return None
+    if not _is_screened(config, space): return None
     kinds = screening_texts() if texts is None else screening_texts() | dict(own=list(texts))
     return ScreeningSample.read(kinds, host.tokenizer, config.k, len(host.embeddings), host.tokenizer_digest)
 
@@ -159,8 +163,8 @@ def prepare(cls:Blueprint,
     check_vocabulary(host.tokenizer, len(host.embeddings), host.name)
     c.rule.check_host(len(host.embeddings), host.name)
     reference = read_reference(host, c, texts, limit)
-    tokens = _own_tokens(host, c, reference, tokens)
     space = HashedContexts if c.hashed else find_contexts(c.contexts.name)
+    tokens = _own_tokens(host, c, reference, tokens, _is_screened(c, space))
     contexts, reference = space.prepare(encoder, host, c, reference, kwargs.get('progress'))
     meta = _origin(host, encoder, c, tokens)
     sample = _screening_sample(host, c, space, texts)

@@ -116,7 +116,7 @@ class TournamentConfig(Part):
     n: int|None = 64 # width of projected tokens; None: 64
     candidates: str = 'top_m' # 'top_m' or 'all'
     keys: int = 1 # sub-keys of the one secret, of which each text draws one
-    screen: bool = False # signs of layers are chosen so that no key leans, where contexts are looked up
+    screen: bool = True # signs of layers are chosen so that no key leans, where contexts are looked up
     def __post_init__(self):
         check_whole('layers', self.layers, 1, 256)
         check_whole('order', self.order, 1, 8)

@@ -32,7 +32,7 @@ def import_markllm():
     return auto_watermark
 
 # %% ../../nbs/serving/04_markllm.ipynb #c008
-DEFAULTS = dict(algorithm_name='DEW', preset='tournament', key_env='DEW_KEY', key_file=None, hash_key=None,
+DEFAULTS = dict(algorithm_name='DEW', preset='standard', key_env='DEW_KEY', key_file=None, hash_key=None,
                 encoder=None, alpha=.01, seed=None)
 
 def read_config(

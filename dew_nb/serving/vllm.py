@@ -104,7 +104,7 @@ def load_scheme(
     choices = file_choices(path)
     if choices.hashed or find_contexts(choices.contexts.name).needs_encoder:
         raise ValueError(f'{path} asks an encoder at each step, and a server has no time for that: '
-            "build it with DEWConfig.preset('tournament'), or another config with contexts='compiled'")
+            "build it with DEWConfig.preset('standard'), or another config with contexts='compiled'")
     key = os.environ.get('DEW_VERIFY_KEY', '').strip() or None
     return Detector.load(path, device=device, verify_key=key).scheme
 

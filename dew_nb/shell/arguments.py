@@ -175,12 +175,12 @@ def scheme_options(
         help='language model: an asset, a folder or a hub id (default: smollm2-135m)')
     g.add_argument('--encoder', metavar='NAME',
         help='sentence encoder: an asset, a folder or a hub id (default: minilm, or what the preset asks for)')
-    g.add_argument('--preset', choices=('tournament', 'multilingual', 'calibrated', 'paper'),
-        help='named configuration (default: tournament)')
+    g.add_argument('--preset', choices=('standard', 'tournament', 'multilingual', 'calibrated', 'paper'),
+        help='named configuration (default: standard)')
     g.add_argument('--lam', type=float, metavar='X',
         help='strength of the mark, of the presets calibrated and paper')
     g.add_argument('--keys', type=int, metavar='N', help='sub-keys of the one key, of which each '
-        'text draws one, of the preset tournament (default: 1)')
+        'text draws one, of the presets standard and tournament (default: 1)')
     device_option(g)
 
 # %% ../../nbs/shell/00_arguments.ipynb #c038
@@ -236,11 +236,11 @@ def read_config(
 ):
     "The configuration that the arguments describe"
     from dew_nb.mark.config import DEWConfig
-    preset = args.preset or 'tournament'
-    if args.lam is not None and preset in ('tournament', 'multilingual'): raise UsageError(
+    preset = args.preset or 'standard'
+    if args.lam is not None and preset in ('standard', 'tournament', 'multilingual'): raise UsageError(
         '--lam is the strength of other presets: add --preset calibrated or --preset paper')
-    if args.keys is not None and preset != 'tournament': raise UsageError(
-        f'--keys goes with --preset tournament, and --preset {preset} knows no sub-keys: leave one out')
+    if args.keys is not None and preset not in ('standard', 'tournament'): raise UsageError(
+        f'--keys goes with --preset standard or tournament, and --preset {preset} knows no sub-keys: leave one out')
     given = dict(lam=args.lam, keys=args.keys)
     return DEWConfig.preset(preset, **{k: v for k,v in given.items() if v is not None})
 

@@ -473,7 +473,7 @@ def _print_left(studies, folder, args):
     bench = Bench(args.device or None, args.batch_size or None)
     _say(args, 'drawing the prompts and looking for the models of the study')
     for label in dict.fromkeys(l for s in studies for l in s.unsaid()): _say(args,
-        f"{label!r} names no preset, which means preset = 'calibrated' (the default of DEWConfig is 'tournament')")
+        f"{label!r} names no preset, which means preset = 'calibrated' (the default of DEWConfig is 'standard')")
     units, left = what_is_left(studies, folder, bench, args.only)
     if left: _say(args, f'{len(left)} of {len(units)} units are left; a small one of each kind that was never timed tells how long they take')
     seconds, unknown = estimate(list(left.values()), bench, say=lambda s: _say(args, s),

