@@ -15,7 +15,7 @@ from dew_nb import DEW, DEWConfig, SecretKey
 from dew_nb.mark.structured import ALONE, Follower, LeaveAlone, StructuredText, all_states, next_state
 from dew_nb.models.assets import asset_path
 from dew_nb.serving.audit import PolicyLog, verify_log
-from dew_nb.serving.policy import Origin, Policy, PolicyMiddleware, _origin
+from dew_nb.serving.policy import Origin, Policy, PolicyMiddleware, PolicyRefusal, _origin
 from dew_nb.serving.vllm import processor_class
 from quick import Letters, toy_host
 
@@ -128,6 +128,15 @@ def test_a_stopped_answer_keeps_its_name(server, tmp_path):
         proc.update_state(change(removed=[0]))
     found = verify_log(tmp_path/'marks.jsonl')
     assert found.events['written'] == 3 and found.tokens == 25 and found.open == 0
+
+
+@pytest.mark.parametrize('ask', [dict(logprobs=0), dict(prompt_logprobs=1), dict(logprob_token_ids=[5]), dict(prompt_logprob_token_ids=[[5]])])
+def test_no_probabilities_whatever_the_rule(ask):
+    "Also under a rule that marks greedy text, whose sampling is not looked at"
+    policy = Policy.parse(TEXT)
+    policy.admit(Params(temperature=0.), None, dict(now='x'), marks_greedy=True)
+    for greedy in (True, False):
+        with pytest.raises(PolicyRefusal, match='no probabilities'): policy.admit(Params(**ask), None, dict(now='x'), marks_greedy=greedy)
 
 
 def test_exempt_by_route_alone(server, tmp_path):

@@ -18,7 +18,7 @@ from .keys import SecretKey
 from ..stats.null import IIDNull, ScoreLaw
 from ..stats.tanh_kernel import TanhKernel
 from .projection import projections
-from .protocols import Part, Rule, register_rule
+from .protocols import Part, Rule, check_candidates, register_rule
 from .tables import TokenTable, build_table, project_rows
 
 # %% ../../nbs/mark/20_bias.ipynb #c6d6b04d
@@ -43,8 +43,7 @@ class BiasConfig(Part):
             raise ValueError(f'gamma must be at most 5 with null="key", got {self.gamma!r}')
     def effect(self): return .2*self.lam*min(1., self.gamma/.5)
     def check_host(self, V, name):
-        if self.candidates == 'top_m' and self.m > V: raise ValueError(
-            f'm must be at most the vocabulary size {V:,} of {name}, got {self.m}')
+        if self.candidates == 'top_m': check_candidates(self.m, V, name)
 
 # %% ../../nbs/mark/20_bias.ipynb #c022
 @dataclass(frozen=True, eq=False)

@@ -26,13 +26,13 @@ from ..models.stopping import no_bar
 from ..models.artefacts import cached_tensors, load_artefact
 from ..models.assets import cache_dir
 from .config import check_choice, check_number, check_whole
-from .context import keep_tokenizer, kept_units
+from .context import TokenContexts, keep_tokenizer, kept_units
 from .keys import SecretKey, keyed_normals
-from .protocols import ContextSpace, Part, register_contexts
+from .protocols import Part, register_contexts
 from .windows import next_windows
-from ..models.tokenization import TokenUnits, backend
+from ..models.tokenization import backend, token_strings, token_units
 from .whitening import count_weights, zipf_weights
-from ..models.vectors import SHORT, unit_rows
+from ..models.vectors import SHORT, unit_rows, unpack_signs
 
 # %% ../../nbs/mark/12_compiled.ipynb #c007
 def token_vectors(
@@ -59,9 +59,7 @@ def token_texts(
     V:int # rows of the host's table
 ) -> np.ndarray: # (N,) int64; N: tokens that the tokenizer has
     "A digest of each token's text"
-    tok = backend(tokenizer)
-    texts = tok.decode_batch([[i] for i in range(min(V, tok.get_vocab_size()))], skip_special_tokens=False)
-    parts = (hashlib.sha256(t.encode('utf-8', 'surrogatepass')).digest()[:8] for t in texts)
+    parts = (hashlib.sha256(t.encode('utf-8', 'surrogatepass')).digest()[:8] for t in token_strings(tokenizer, V))
     return np.frombuffer(b''.join(parts), '<i8').astype(np.int64)
 
 # %% ../../nbs/mark/12_compiled.ipynb #88391f3d
@@ -228,9 +226,7 @@ def hashed_shares(
     high:float=.2 # from which its vectors are replaced
 ) -> torch.Tensor: # (V,) from 0 to 1
     "How much of each token's vector is to be hashed, by the cohesion of its group"
-    tok, share = backend(tokenizer), torch.zeros(len(table))
-    texts = tok.decode_batch([[i] for i in range(min(len(table), tok.get_vocab_size()))], skip_special_tokens=False)
-    kinds = np.array([writing(t) for t in texts])
+    share, kinds = torch.zeros(len(table)), np.array([writing(t) for t in token_strings(tokenizer, len(table))])
     used = (table.abs().amax(1) > 0).numpy()[:len(kinds)]
     for kind in np.unique(kinds[used]):
         at = torch.from_numpy(np.flatnonzero((kinds == kind) & used))
@@ -244,13 +240,11 @@ def token_signs(
     width:int # signs of a token
 ) -> torch.Tensor: # (V, width) int8; 1 past the tokenizer's size
     "Signs of each token, from its text"
-    tok, n = backend(tokenizer), -(-width//8)
-    texts = tok.decode_batch([[i] for i in range(min(V, tok.get_vocab_size()))], skip_special_tokens=False)
-    raw = b''.join(hashlib.shake_256(f'{i} {t}'.encode('utf-8', 'surrogatepass')).digest(n) if '\ufffd' in t
-                   else hashlib.shake_256(t.encode('utf-8', 'surrogatepass')).digest(n) for i,t in enumerate(texts))
-    bits = np.unpackbits(np.frombuffer(raw, np.uint8).reshape(len(texts), n), axis=1)[:, :width]
+    texts, n = token_strings(tokenizer, V), -(-width//8)
+    told_apart = (f'{i} {t}' if '\ufffd' in t else t for i,t in enumerate(texts))
+    raw = b''.join(hashlib.shake_256(t.encode('utf-8', 'surrogatepass')).digest(n) for t in told_apart)
     out = torch.ones(V, width, dtype=torch.int8)
-    out[:len(texts)] = torch.from_numpy(1 - 2*bits.astype(np.int8))
+    out[:len(texts)] = torch.from_numpy(unpack_signs(np.frombuffer(raw, np.uint8).reshape(len(texts), n), width))
     return out
 
 # %% ../../nbs/mark/12_compiled.ipynb #b7aea064
@@ -307,7 +301,7 @@ def hashed_windows(
     return out*(length/part.signs.shape[1]**.5)[...,None]
 
 # %% ../../nbs/mark/12_compiled.ipynb #960d7e91
-class CompiledContexts(ContextSpace):
+class CompiledContexts(TokenContexts):
     "Windows of token ids to unit context vectors, by a table"
     Config = CompiledConfig
     by_table = True
@@ -320,15 +314,11 @@ class CompiledContexts(ContextSpace):
         hashed:HashedPart|None=None # of tokens that the encoder cannot tell apart; None: there are none
     ):
         self.table, self.k, self.decay, self.token_repeat, self.hashed = table, k, decay, token_repeat, hashed
-        self.units = tokenizer if isinstance(tokenizer, TokenUnits) else TokenUnits(tokenizer)
+        self.units = token_units(tokenizer)
         self.dim, self.device = table.shape[1], table.device
         self._weights = self.weights.to(self.device)
         self._rows = table.float() if self.device.type == 'cpu' else table      # a CPU is faster with float32
     def __repr__(self): return f'CompiledContexts(k={self.k}, decay={self.decay}, d={self.dim})'
-    @property
-    def tok(self): return self.units.tok
-    @property
-    def special(self) -> np.ndarray: return self.units.special
     @property
     def weights(self) -> torch.Tensor: return self.decay**torch.arange(self.k-1, -1, -1.) # (k,), the last one has 1
 
@@ -439,8 +429,7 @@ def hashed_from_state(
         f'the file names hashed parts of tokens beyond its table of {V:,}: it is damaged')
     amount, signs = torch.zeros(V), torch.ones(V, d, dtype=torch.int8)
     amount[at] = tensors['hashed_amount'].float()
-    bits = np.unpackbits(tensors['hashed_signs'].numpy(), axis=1)[:, :d]
-    signs[at] = torch.from_numpy(1 - 2*bits.astype(np.int8))
+    signs[at] = torch.from_numpy(unpack_signs(tensors['hashed_signs'].numpy(), d))
     return HashedPart(amount, signs).to(table.device)
 
 # %% ../../nbs/mark/12_compiled.ipynb #c034

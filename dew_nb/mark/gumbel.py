@@ -6,15 +6,15 @@
 __all__ = ['FieldKernel', 'FieldDraws', 'GumbelConfig', 'GumbelRule']
 
 # %% ../../nbs/mark/22_gumbel.ipynb #2a97352b
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 import numpy as np
 import torch
 from fastcore.basics import patch
 from .config import check_whole
 from .keys import stacked_normals
-from .protocols import Part, Rule, register_rule
+from .protocols import Part, Rule, check_candidates, register_rule
 from .tables import TokenTable
-from .tournament import permute_rows, project_tokens, scatter_logprobs
+from .tournament import permute_rows, project_tokens, redrawn, scatter_logprobs
 from ..stats.null import NormalNull
 from ..stats.sign_kernel import layer_signs, sign_correlation
 from ..stats.tanh_kernel import SketchedKeys
@@ -55,7 +55,7 @@ class GumbelConfig(Part):
         check_whole('m', self.m, 1)
         check_whole('n', self.n, 2, 1 << 16)
     def check_host(self, V, name):
-        if self.m > V: raise ValueError(f'm must be at most the vocabulary size {V:,} of {name}, got {self.m}')
+        check_candidates(self.m, V, name)
 
 # %% ../../nbs/mark/22_gumbel.ipynb #df87a48a
 @dataclass(frozen=True, eq=False)
@@ -155,12 +155,7 @@ def put(self:GumbelRule,
 
 # %% ../../nbs/mark/22_gumbel.ipynb #b7815221
 @patch
-def redraw(self:GumbelRule,
-    generator:torch.Generator # where randomness comes from, on any device
-) -> GumbelRule:
-    "The same token rows under a field that is drawn"
-    M, a = (torch.randn(x.shape, generator=generator, device=generator.device).to(x) for x in (self.M, self.a))
-    return replace(self, M=M, a=a)
+def redraw(self:GumbelRule, generator): return redrawn(self, generator)
 
 # %% ../../nbs/mark/22_gumbel.ipynb #c61ca75b
 @patch

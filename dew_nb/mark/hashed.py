@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from fastcore.basics import patch
 from .config import check_whole
-from .context import bytes_tensor, keep_tokenizer, kept_units
+from .context import TokenContexts, bytes_tensor, keep_tokenizer, kept_units
 from .keys import SecretKey, keyed_unit_vectors
-from .protocols import ContextSpace, Part, register_contexts
+from .protocols import Part, register_contexts
 from .windows import unique_rows
 from ..models.stopping import checkpoint
-from ..models.tokenization import TokenUnits
+from ..models.tokenization import token_units
 
 # %% ../../nbs/mark/13_hashed.ipynb #f83276fd
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class HashedConfig(Part):
     def wants_reference(self): return False
 
 # %% ../../nbs/mark/13_hashed.ipynb #4a73b9a3
-class HashedContexts(ContextSpace):
+class HashedContexts(TokenContexts):
     "A keyed pseudo-random unit vector for each window, in place of its meaning"
     Config, keyed = HashedConfig, True
     def __init__(self,
@@ -38,12 +38,8 @@ class HashedContexts(ContextSpace):
         device='cpu' # where to put the vectors
     ):
         self.secret, self.dim, self.k, self.device = secret, n, k, device
-        self.units = tokenizer if isinstance(tokenizer, TokenUnits) else TokenUnits(tokenizer)
+        self.units = token_units(tokenizer)
     def __repr__(self): return f'HashedContexts(k={self.k}, n={self.dim})'
-    @property
-    def tok(self): return self.units.tok
-    @property
-    def special(self) -> np.ndarray: return self.units.special
     def to(self, device): return HashedContexts(self.secret, self.dim, self.units, self.k, device)
 
 register_contexts('hashed', HashedContexts)

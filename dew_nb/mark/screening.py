@@ -17,6 +17,7 @@ from .windows import text_windows
 from ..models.artefacts import cached_tensors
 from ..models.assets import cache_dir
 from ..models.tokenization import backend, special_ids, tokenizer_digest
+from ..models.vectors import unpack_signs
 
 # %% ../../nbs/mark/16_screening.ipynb #26b08d79
 def screening_texts() -> dict:
@@ -97,7 +98,7 @@ def proposed_signs(
     "Vectors of signs from the key's stream"
     width = -(-layers//8)
     raw = np.frombuffer(keyed_bytes(key, 'screening', n*width), np.uint8).reshape(n, width)
-    return 1 - 2*np.unpackbits(raw, axis=1)[:, :layers].astype(np.int8)
+    return unpack_signs(raw, layers)
 
 # %% ../../nbs/mark/16_screening.ipynb #931a5194
 def _neighbours(s):

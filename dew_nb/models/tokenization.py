@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['PROBE', 'MARKUP', 'QWEN_PIECES', 'CHATML', 'SYSTEM', 'remembered', 'backend', 'special_ids', 'TokenUnits',
-           'hash_strings', 'tokenizer_digest', 'behaviour_digest', 'check_tokenizer', 'gguf_vocabulary', 'bpe_merges',
-           'gemma_backend', 'gemma_tokenizer', 'gguf_merges', 'qwen_backend', 'qwen_tokenizer', 'fix_tokenizer',
-           'save_tokenizer', 'chat_template', 'write_template']
+           'token_units', 'token_strings', 'hash_strings', 'tokenizer_digest', 'behaviour_digest', 'check_tokenizer',
+           'gguf_vocabulary', 'bpe_merges', 'gemma_backend', 'gemma_tokenizer', 'gguf_merges', 'qwen_backend',
+           'qwen_tokenizer', 'fix_tokenizer', 'save_tokenizer', 'chat_template', 'write_template']
 
 # %% ../../nbs/models/02_tokenization.ipynb #e8679105
 import hashlib, json, os, weakref
@@ -77,6 +77,22 @@ class TokenUnits:
         "(T, 2) where the tokens of a text begin and end, in characters"
         e = self.tok.encode_batch([text], add_special_tokens=False)[0]
         return np.array(e.offsets, np.int64).reshape(-1, 2)
+
+# %% ../../nbs/models/02_tokenization.ipynb #ab442da7
+def token_units(
+    tokenizer # a tokenizer, fast, or its `TokenUnits`
+) -> TokenUnits:
+    "The units of a tokenizer"
+    return tokenizer if isinstance(tokenizer, TokenUnits) else TokenUnits(tokenizer)
+
+# %% ../../nbs/models/02_tokenization.ipynb #dcee076f
+def token_strings(
+    tokenizer, # a tokenizer, fast
+    V:int # rows of the host's table
+) -> list: # as many as the tokenizer has tokens, V at most
+    "The text of each token alone, special ones too"
+    tok = backend(tokenizer)
+    return tok.decode_batch([[i] for i in range(min(V, tok.get_vocab_size()))], skip_special_tokens=False)
 
 # %% ../../nbs/models/02_tokenization.ipynb #d56adbc7
 def hash_strings(

@@ -179,7 +179,7 @@ def others(self:HostReader) -> list:
 # %% ../../nbs/read/09_host_reader.ipynb #f4d80da2
 @patch
 def contexts_before(self:HostReader,
-    prompts # a prompt or conversation for each text, None: the reader's own
+    prompts:list # a prompt or conversation for each text; None: not known
 ) -> list:
     "Ids of what stands before each text"
     tok = self.host.tokenizer
@@ -232,11 +232,11 @@ def running_e(
 
 # %% ../../nbs/read/09_host_reader.ipynb #8e53d213
 @patch
-def _p_drawn(self:HostReader, views, fresh_factors, log_e, doc):
+def _p_drawn(self:HostReader, doc, views, log_e, others):
     "p-value of the e-value's rank among drawn keys"
-    if not self.draws or not len(fresh_factors): return None
+    if not self.draws or views[0] is None or not len(views[0]): return None
     keys = drawn_rules(self.scheme.rule, self.draws, 2)
-    drawn = [average_e(self.evidence(doc, views, scheme=replace(self.scheme, rule=k))[1].sum(1)) for k in keys]
+    drawn = [average_e(self.evidence(doc, views, scheme=replace(self.scheme, rule=k), others=others)[1].sum(1)) for k in keys]
     return (1 + sum(d >= log_e for d in drawn))/(1 + self.draws)
 
 @patch
@@ -246,7 +246,7 @@ def _result(self:HostReader, doc, views, score, others):
     at, factors, n = self.evidence(doc, views, others=others)
     log_e = float(average_e(factors.sum(1)))
     return HostResult(log_e, float(calibrate_p(score.p_value)), running_e(at, factors, len(doc.ids)), n, len(doc.ids), score,
-                      self._p_drawn(views, at, log_e, doc))
+                      self._p_drawn(doc, views, log_e, others))
 
 # %% ../../nbs/read/09_host_reader.ipynb #d4dcaaca
 @patch

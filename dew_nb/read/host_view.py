@@ -125,7 +125,7 @@ def place_rows(
     "The contexts of positions, and which candidates may be marked there"
     device = scheme.table.device
     at = at.to(device)
-    state = MarkState(torch.zeros_like(at), at, special_mask(scheme.contexts.special).to(device))
+    state = MarkState(torch.zeros_like(at), at, special_mask(scheme.contexts.units.special).to(device))
     c, on = scheme.contexts.place(text.to(device).expand(len(at), -1), ids.to(device), scheme.rule, state)
     return c.to(device), on.to(device)
 

@@ -54,7 +54,7 @@ class DetectionResult:
 # %% ../../nbs/read/06_results.ipynb #c008
 @patch
 def marked(self:DetectionResult,
-    alpha:float=0.01 # false accusations to accept
+    alpha:float=0.01 # false positives to accept
 ) -> bool:
     "Whether the text carries the mark at level alpha"
     if not 0 < alpha < 1:

@@ -126,12 +126,10 @@ def begin(self:HostStream,
     prompt=None # of the next text
 ):
     "A new text of the same writer: the next turn of a conversation"
-    tok = self.reader.host.tokenizer
     if len(self.running):
         self.close()
         self.before = self.before + average_e(self.rows.reshape(len(self.before), -1), axis=1)
-    from dew_nb.mark.generation import as_prompts, prompt_ids           # reading without a host needs no transformers
-    self.ids = prompt_ids(tok, as_prompts(tok, ['' if prompt is None else prompt]))['input_ids'][0].tolist()
+    self.ids = self.reader.contexts_before([prompt])[0]
     self.start, self.cache, self.last = len(self.ids), None, None
     self.rows = np.zeros(len(self.before)*self.reader.scheme.rule.keys)  # of this text, by sampler and sub-key
     self._read(self.ids)

@@ -9,7 +9,7 @@ __all__ = ['SERVERS', 'Epoch', 'Sampling', 'Exempt', 'Policy', 'Origin', 'Policy
 # %% ../../nbs/serving/02_policy.ipynb #430eec62
 import hashlib, hmac, json, os, secrets
 from contextvars import ContextVar
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
 from pathlib import Path
 from fastcore.basics import patch
@@ -146,9 +146,9 @@ def read(cls:Policy,
 @patch(as_prop=True)
 def digest(self:Policy) -> str:
     "16 hex digits that name what the policy says"
-    plain = lambda x: {f.name: plain(getattr(x, f.name)) for f in fields(x) if f.name != 'folder'} if hasattr(x, '__dataclass_fields__') \
-        else [plain(y) for y in x] if isinstance(x, (list, tuple)) else x.astimezone(timezone.utc).isoformat() if isinstance(x, datetime) else x
-    return hashlib.sha256(json.dumps(plain(self), sort_keys=True).encode()).hexdigest()[:16]
+    said = {k: v for k,v in asdict(self).items() if k != 'folder'}
+    text = json.dumps(said, sort_keys=True, default=lambda t: t.astimezone(timezone.utc).isoformat())
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 @patch
 def epoch_at(self:Policy,
@@ -219,17 +219,26 @@ def check_own(
     if own and not hmac.compare_digest(str(args.get('dew_seal', '')).encode(), seal(args).encode()): raise PolicyRefusal('own arguments',
         f'{", ".join(own)} {"is" if len(own) == 1 else "are"} set by the server itself: leave {"it" if len(own) == 1 else "them"} out')
 
-# %% ../../nbs/serving/02_policy.ipynb #1120a074
+# %% ../../nbs/serving/02_policy.ipynb #0215830a
 def _attribute(params, name): return getattr(params, name, None) # of vLLM's parameters, which differ by release
 
+@patch
+def check_logprobs(self:Policy,
+    params # vLLM's `SamplingParams`
+):
+    "Refuse a request for probabilities of tokens, if the policy gives none"
+    asks = [n for n in ('logprobs', 'prompt_logprobs', 'logprob_token_ids', 'prompt_logprob_token_ids') if _attribute(params, n) is not None]
+    if asks and not self.sampling.logprobs: raise PolicyRefusal('logprobs',
+        f'This server gives no probabilities of tokens: leave {", ".join(asks)} out (beam search needs them too)')
+
+# %% ../../nbs/serving/02_policy.ipynb #1120a074
 @patch
 def check_sampling(self:Policy,
     params # vLLM's `SamplingParams`; changed, if the policy lifts
 ):
     "Refuse a request that leaves no room for a mark, or lift it"
+    self.check_logprobs(params)
     s, (k, p, m) = self.sampling, own_cut(params)
-    asks = [n for n in ('logprobs', 'prompt_logprobs', 'logprob_token_ids', 'prompt_logprob_token_ids') if _attribute(params, n) is not None]
-    if asks and not s.logprobs: raise PolicyRefusal('logprobs', f'This server gives no probabilities of tokens: leave {", ".join(asks)} out (beam search needs them too)')
     low = dict(temperature=params.temperature < s.temperature, top_k=0 < k < s.top_k, top_p=p < s.top_p, min_p=m > s.min_p)
     if not any(low.values()): return
     if s.below == 'refuse': raise PolicyRefusal('sampling', 'This server marks what it writes, and the mark is in the draw: use '
@@ -250,8 +259,7 @@ def _decide(self:Policy, params, args, origin, marks_greedy):
     if why: return None, f'exempt: {why}'
     if name is None and not self.enforce: return None, 'exempt: opt-out'
     if name is None and self.opt_out == 'refuse': raise PolicyRefusal('opt-out', 'This server marks all that it writes: leave {"dew": false} out')
-    if self.enforce and not marks_greedy: self.check_sampling(params)
-    elif self.enforce and (params.logprobs is not None or params.prompt_logprobs is not None) and not self.sampling.logprobs: self.check_sampling(params)
+    if self.enforce: (self.check_logprobs if marks_greedy else self.check_sampling)(params)
     return epoch, 'marked' if name else 'marked: opt-out overruled'
 
 # %% ../../nbs/serving/02_policy.ipynb #e8f6127f

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['INTERFACES', 'named_files', 'served_policy', 'scheme_files', 'file_head', 'file_choices', 'acts_last', 'load_scheme',
-           'served_tokenizer', 'check_served', 'RowMarker', 'Request', 'ListBatch', 'Group', 'SlotBatch',
+           'served_tokenizer', 'check_served', 'RowMarker', 'scheme_of', 'Request', 'ListBatch', 'Group', 'SlotBatch',
            'load_markers', 'check_server', 'keeps_log', 'make_ledger', 'ServerMark', 'admit_request', 'interfaces',
            'processor_class']
 
@@ -163,6 +163,16 @@ def mark_rows(self:RowMarker,
     all_rows = more_rows((logits, text, start, end, *more.values()), rows)
     return self.mark(*all_rows[:4], **dict(zip(more, all_rows[4:])))[:B]
 
+# %% ../../nbs/serving/03_vllm.ipynb #55d4bafe
+def scheme_of(
+    params, # vLLM's `SamplingParams`
+    markers:dict # a `RowMarker` for each name, the default first
+) -> str|None: # None: it is not marked
+    "The scheme that marks a request; none under a rule of the draw, if nothing is drawn"
+    name = wanted(params.extra_args, list(markers))
+    greedy = name is not None and markers[name].after_warpers and not params.temperature > 0
+    return None if greedy else name
+
 # %% ../../nbs/serving/03_vllm.ipynb #c037
 @dataclass(eq=False)
 class Request:
@@ -194,8 +204,7 @@ def add(self:ListBatch,
 ):
     "A request enters, in the place of another one if there is one"
     self.remove(index)
-    name = wanted(params.extra_args, self.names)
-    if name is not None and self.markers[name].after_warpers and not params.temperature > 0: name = None    # greedy: nothing is drawn
+    name = scheme_of(params, self.markers)
     if name is None and self.ledger is None: return
     marker = self.markers.get(name)
     new = Request(name or '', own_cut(params), tokens, self.texts.open(), marker.subkey(params) if marker else 0)
@@ -322,11 +331,10 @@ def add(self:SlotBatch,
     params # vLLM's `SamplingParams`
 ) -> bool:
     "A request gets a slot; whether it is marked"
-    name, cut = wanted(params.extra_args, self.names), own_cut(params)
-    greedy = name is not None and self.markers[name].after_warpers and not params.temperature > 0
-    self.which[slot] = -1 if name is None or greedy else self.names.index(name)
+    name, cut = scheme_of(params, self.markers), own_cut(params)
+    marked = name is not None
+    self.which[slot] = self.names.index(name) if marked else -1
     self.cutting[slot] = cut != NEUTRAL
-    marked = bool(self.which[slot] >= 0)
     if self.ledger: self.ledger.open(int(slot), (params.extra_args or {}).get('dew_request', ''), marked, self.markers[name].k if marked else 0,
                                      int(self.states.prefill_len.np[slot] - self.states.prompt_len.np[slot]))
     self.numbers[slot] = torch.tensor([params.temperature, *cut, self.markers[name].subkey(params) if marked else 0])

@@ -27,10 +27,10 @@ def _check_n(n) -> float|None:
 def alignment_law(
     n:int # projection dimension, at least 2
 ): # frozen scipy distribution on [-1, 1]
-    "Exact law of the alignment Z of a uniform unit vector with a fixed one"
+    "Exact distribution of the alignment Z of a uniform unit vector with a fixed one"
     n = _check_n(n)
     if n is None:
-        raise ValueError('Z itself has no law for n=None (it goes to 0): use '
+        raise ValueError('Z itself has no distribution for n=None (it goes to 0): use '
                          'scaled_law(None) for sqrt(n)*Z')
     return stats.beta((n-1)/2, (n-1)/2, loc=-1, scale=2)
 
@@ -91,7 +91,7 @@ def nodes(self:ScoreLaw) -> tuple[np.ndarray, np.ndarray]: # x and w, the same s
 
 # %% ../../nbs/stats/00_null.ipynb #c021
 class Cumulants(NamedTuple):
-    "The first four cumulants of a law"
+    "The first four cumulants of a distribution"
     mean:float
     var:float
     k3:float
@@ -136,7 +136,7 @@ class MeanLaw:
     def mean(self): return np.zeros_like(self.L)[()]
     def std(self): return self.law.std()/np.sqrt(self.L)
     def normal(self):
-        "The normal law with this mean and standard deviation, as in Appendix A.3"
+        "The normal distribution with this mean and standard deviation, as in Appendix A.3"
         return stats.norm(self.mean(), self.std())
 
 # %% ../../nbs/stats/00_null.ipynb #c034
@@ -270,7 +270,7 @@ def isf(self:MeanLaw,
 
 # %% ../../nbs/stats/00_null.ipynb #c067
 class TextNull:
-    "What innocent texts score; a subclass gives `mean`, `sd`, `l_eff`, `sf` and `isf`"
+    "What unmarked texts score; a subclass gives `mean`, `sd`, `l_eff`, `sf` and `isf`"
     @property
     def scored(self):
         "Which texts have something to score"
@@ -293,7 +293,7 @@ def z(self:TextNull,
 def p_value(self:TextNull,
     score # mean score(s) of the text(s)
 ):
-    "Probability that an innocent text scores as high; 1 where nothing was scored"
+    "Probability that an unmarked text scores as high; 1 where nothing was scored"
     return np.where(self.scored, self.sf(self.scores_of(score)), 1.)[()]
 
 @patch
@@ -306,7 +306,7 @@ def threshold(self:TextNull,
 # %% ../../nbs/stats/00_null.ipynb #c071
 @dataclass(frozen=True, eq=False)
 class NormalNull(TextNull):
-    "Innocent texts score by the normal law"
+    "Unmarked texts score by the normal distribution"
     mean:float|np.ndarray # expected score, a number or one a text
     sd:float|np.ndarray # its standard deviation
     l_eff:float|np.ndarray # effective number of scores; 0: nothing was scored
@@ -316,7 +316,7 @@ class NormalNull(TextNull):
 # %% ../../nbs/stats/00_null.ipynb #c075
 @dataclass(frozen=True, eq=False)
 class IIDNull(TextNull):
-    "Innocent texts score like means of independent scores"
+    "Unmarked texts score like means of independent scores"
     law:ScoreLaw # of one score
     L:float|np.ndarray # number of scores, one or one a text; 0: nothing was scored
     @property

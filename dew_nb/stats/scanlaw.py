@@ -9,7 +9,7 @@ __all__ = ['TILE', 'SHARE', 'PRIOR', 'scan_lengths', 'cell_sums', 'CellPairs', '
 # %% ../../nbs/stats/08_scanlaw.ipynb #c002
 import math
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 
 # %% ../../nbs/stats/08_scanlaw.ipynb #c003
 import numpy as np

@@ -20,7 +20,7 @@ def hermite_coefs(
     gamma:float, # slope inside the tanh
     order:int=21 # highest order
 ) -> np.ndarray: # c_0 ... c_order; the even ones are 0
-    "Coefficients of tanh(gamma x) in Hermite polynomials normalised for the standard normal law"
+    "Coefficients of tanh(gamma x) in Hermite polynomials normalised for the standard normal distribution"
     x, w = ScoreLaw(None, gamma).nodes()
     wb = w*np.tanh(gamma*x)
     h0, h1, c = np.ones_like(x), x, np.zeros(order+1)

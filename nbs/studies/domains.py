@@ -1,5 +1,5 @@
-"""False accusations away from home: texts of another kind and in other languages than the reference
-sample, under 50 keys. Read by "How often is an innocent text accused?".
+"""False positives away from home: texts of another kind and in other languages than the reference
+sample, under 50 keys. Read by *False positive rates of the presets under 50 keys*.
 
     apt-get download debian-handbook && dpkg -x debian-handbook_*.deb handbook
     python nbs/studies/domains.py --handbook handbook --out nbs/studies/data
@@ -91,7 +91,7 @@ def main():
             out.append(pd.DataFrame(dict(preset=preset, language=lang, key=range(a.keys),
                 texts=z.shape[1], l_eff=r['l_eff'][:, (T.language == lang).to_numpy()].mean(1), mean_z=z.mean(1), sd_z=z.std(1), **rates(z))))
             hit = (z > Z[.01]).mean(1)
-            print(f'{time.time()-t0:.0f} s: {preset:10} {lang}: 1% test accuses {hit.mean():.4f}, '
+            print(f'{time.time()-t0:.0f} s: {preset:10} {lang}: FPR at 1% {hit.mean():.4f}, '
                   f'worst key {hit.max():.4f}', flush=True)
     pd.concat(out).to_parquet(a.out/f'{a.name}.parquet', compression='zstd', index=False)
     (a.out/f'{a.name}.json').write_text(json.dumps(dict(

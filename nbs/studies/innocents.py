@@ -1,4 +1,4 @@
-"""Who is accused: p-values of unmarked texts, by the host and by people, under many keys, for every scheme.
+"""False positives: p-values of unmarked texts, by the host and by people, under many keys, for every scheme.
 
     python nbs/studies/innocents.py --unmarked nbs/studies/data/evaluation --out results/innocents
     python nbs/studies/innocents.py --unmarked results/schemes --only ATW "Unbiased delta" --out results/innocents

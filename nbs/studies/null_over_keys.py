@@ -1,4 +1,4 @@
-"""How often are innocent texts accused? Human texts and unmarked continuations under many keys.
+"""How often are unmarked texts false positives? Human texts and unmarked continuations under many keys.
 
     python nbs/studies/null_over_keys.py --out nbs/studies/data
 
@@ -56,7 +56,7 @@ def without_anchor(wm):
     return replace(wm, anchor=None, blueprint=replace(wm.blueprint, reference=none))
 
 def rates(z):
-    "Share of texts accused at each nominal level, for each key: (keys,) per level"
+    "FPR at each nominal level, for each key: (keys,) per level"
     return {f'fpr_{a}': (z > x).mean(1) for a,x in Z.items()}
 
 def search_rows(r, nulls, **cols):
@@ -144,7 +144,7 @@ def main():
             search += search_rows(r, ('key', 'iid') if config.null == 'key' else ('iid',), **cols)
             if name in FULL: full.append(all_scores(r, z, **cols))
             hit = (z > Z[.01]).mean(1)
-            say(f'{name:24} {corpus:9} 1% test accuses {hit.mean():.4f}, worst key {hit.max():.4f}, '
+            say(f'{name:24} {corpus:9} FPR at 1% {hit.mean():.4f}, worst key {hit.max():.4f}, '
                 f'0.1%: {(z > Z[.001]).mean():.5f}; spread of key means {z.mean(1).std():.2f}')
     if a.add: return add_rows(a, pd.concat(search), round(time.time()-t0), machine(host, enc))
     if full: write_frame(a.out/'null_scores.parquet', read_by_the_page(pd.concat(full)))

@@ -5,7 +5,7 @@ raises a false alarm.
     python nbs/studies/scan.py --preset tournament --stored nbs/studies/data/evaluation --name scan_tournament --out nbs/studies/data
 
 Every document is 2,000 tokens of movie reviews; a marked passage of 195 (--passage less 5) stands
-between two sentences of each of 200 of them. 400 others stay innocent and are scanned under five
+between two sentences of each of 200 of them. 400 others stay unmarked and are scanned under five
 keys. Writes NAME.parquet (one row a scan) and NAME.json (settings, rates, machine). Without --marked
 the passages are generated; with it they are read from JSON lines (field text; rows of another preset,
 lam or seed are left out), which must have been marked with the same key: study_key(SEED, 'detect'),

@@ -24,7 +24,7 @@ from ..texts.content import content_seed
 from .lists import shared_backend
 from ..texts.sampling import pad_ids
 from .base import Scheme
-from .sir import SIR, BiasNetwork, find_network, keep_network, training_contexts
+from .sir import SIR, BiasNetwork, find_network, fit_network, keep_network, training_contexts
 
 # %% ../../../nbs/evaluation/schemes/08_atw.ipynb #c006
 def mapping_loss(
@@ -51,15 +51,8 @@ def train_mapping(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = BiasNetwork(vectors.shape[1], out=384)
-        opt = torch.optim.Adam(net.parameters(), 1e-3)
         x, y = (v.cpu().float().clone() for v in (vectors, cut))
-        for _ in range(steps):
-            i = torch.randperm(len(x))[:batch]
-            loss = mapping_loss(net(x[i]), net(y[i]), x[i])
-            opt.zero_grad()
-            loss.backward()
-            opt.step()
-    return net.eval().requires_grad_(False)
+        return fit_network(net, lambda i: mapping_loss(net(x[i]), net(y[i]), x[i]), len(x), steps, batch)
 
 # %% ../../../nbs/evaluation/schemes/08_atw.ipynb #c011
 def make_mapping(
@@ -192,9 +185,7 @@ def read(self:ATW,
     texts:Sequence[str], # any texts
 ) -> list[tuple]: # for each text: bits of its contexts, context of each token, tokens
     "The uncertain tokens of texts with their contexts, encoded together"
-    if isinstance(texts, str): raise TypeError('expected a list of texts: write [text]')
-    clean = [t.encode('utf-8', 'replace').decode('utf-8') for t in texts]
-    ids = [np.array(e.ids, np.int64) for e in self.tok.encode_batch(clean, add_special_tokens=False)]
+    ids = self.token_ids(texts)
     first, contexts, parts = self.params['first'], [self.params['secret']], []
     for x,h in zip(ids, text_entropies(self.host.model, ids)):
         keep = ~np.isin(x, self.special) & (x < len(self.map))

@@ -7,9 +7,9 @@ from __future__ import annotations
 from typing import Protocol, Sequence, runtime_checkable
 
 # %% auto #0
-__all__ = ['UNSAID', 'WatermarkScheme', 'Scheme', 'check_columns', 'measured', 'loop_over_keys', 'scores_under', 'first_look',
-           'NoMark', 'Human', 'seed_key', 'config_fields', 'study_config', 'DEWScheme', 'DonorScheme', 'AgnosticScheme',
-           'NgramBlock', 'Chain']
+__all__ = ['UNSAID', 'WatermarkScheme', 'Scheme', 'check_columns', 'measured', 'stack_columns', 'loop_over_keys', 'scores_under',
+           'first_look', 'NoMark', 'Human', 'seed_key', 'config_fields', 'study_config', 'DEWScheme', 'DonorScheme',
+           'AgnosticScheme', 'NgramBlock', 'Chain']
 
 # %% ../../../nbs/evaluation/schemes/00_base.ipynb #67e30c74
 import numpy as np
@@ -115,6 +115,13 @@ def measured(
     check_columns(scheme.name, columns, len(texts))
     return columns
 
+# %% ../../../nbs/evaluation/schemes/00_base.ipynb #d0936ab4
+def stack_columns(
+    rows:list, # of dicts of columns, one for each key
+) -> dict[str, np.ndarray]: # columns (keys, texts)
+    "Columns of several keys, one below the other"
+    return {k: np.stack([r[k] for r in rows]) for k in (rows[0] if rows else ())}
+
 # %% ../../../nbs/evaluation/schemes/00_base.ipynb #6c62341f
 def loop_over_keys(
     scheme, # any scheme
@@ -122,8 +129,7 @@ def loop_over_keys(
     texts:Sequence[str], # any texts
 ) -> dict[str, np.ndarray]: # columns (keys, texts)
     "What a scheme says of texts under other keys, one key after the other"
-    rows = [measured(scheme.rekey(s), texts) for s in seeds]
-    return {k: np.stack([r[k] for r in rows]) for k in (rows[0] if rows else ())}
+    return stack_columns([measured(scheme.rekey(s), texts) for s in seeds])
 
 # %% ../../../nbs/evaluation/schemes/00_base.ipynb #caebca26
 @patch

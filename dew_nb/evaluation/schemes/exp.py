@@ -16,11 +16,11 @@ import torch
 from fastcore.basics import patch
 from scipy import stats
 from transformers import LogitsProcessor
+from ...models.splitmix import SPLITMIX_STEP, as_int64, shift_right, splitmix
 from ...models.tokenization import special_ids
 from ..texts.content import content_seed
 from .lists import in_steps, shared_backend, token_pairs
-from ..texts.sampling import (SPLITMIX_STEP, as_int64, hash_gumbel,
-                                        shift_right, splitmix)
+from ..texts.sampling import hash_gumbel
 from .base import Scheme
 from .synthid import new_contexts
 
@@ -131,7 +131,7 @@ def sum_of_logs(
     u:np.ndarray, # (N,) uniform numbers
     n_texts:int, # how many texts
 ) -> dict[str, np.ndarray]: # 'score' (z), 'p_value', 'n_scored'
-    "The sum of -log u of each text under its Gamma law"
+    "The sum of -log u of each text under its Gamma distribution"
     n = np.bincount(doc, minlength=n_texts)
     total = np.bincount(doc, weights=-np.log(u), minlength=n_texts)
     p = np.where(n > 0, stats.gamma.sf(total, np.maximum(n, 1)), 1.)
@@ -169,7 +169,7 @@ def null_shares(
     seeds:Sequence[int]=(1, 2), # each names a key
     levels:Sequence[float]=(.5, .1, .01), # of p-values
 ) -> dict[float, tuple]: # level: (share below it, p-value of "not too many")
-    "How often innocent texts have p-values below each level"
+    "How often unmarked texts have p-values below each level"
     p = scheme.scores_under(seeds, texts)['p_value'].ravel()
     test = lambda a: stats.binomtest(int((p <= a).sum()), len(p), a, 'greater').pvalue
     return {a: (float((p <= a).mean().round(4)), float(round(test(a), 4))) for a in levels}

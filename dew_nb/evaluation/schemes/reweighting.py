@@ -64,7 +64,7 @@ def green_columns(
     n_texts:int, # how many texts
     gamma:float, # green are the numbers above
 ) -> dict[str, np.ndarray]: # 'score' (z), 'p_value', 'n_scored'
-    "The number of green tokens of each text under its binomial law"
+    "The number of green tokens of each text under its binomial distribution"
     q, n = 1 - gamma, np.bincount(doc, minlength=n_texts)
     h = np.bincount(doc, weights=u > gamma, minlength=n_texts)
     z = (h - q*n) / np.sqrt(np.maximum(n, 1) * q * (1-q))

@@ -26,7 +26,7 @@ from ..attacks.base import split_sentences
 from ..texts.content import content_seed
 from ..texts.corpora import in_split, movie_reviews
 from ..texts.sampling import SeededSampler, pad_ids
-from .base import Chain, NgramBlock, Scheme
+from .base import Chain, NgramBlock, Scheme, stack_columns
 from .sir import data_file
 
 # %% ../../../nbs/evaluation/schemes/07_semstamp.ipynb #c006
@@ -94,7 +94,7 @@ def hits_law(
     counts:np.ndarray, # (k, k) how often b followed a
     accepted:int, # clusters in a row of the table
 ) -> np.ndarray: # P(H = 0), P(H = 1), ...
-    "The law of the number of accepted sentences over random keys"
+    "The distribution of the number of accepted sentences over random keys"
     law = np.ones(1)
     subsets = list(itertools.combinations(range(len(counts)), accepted))
     for row in counts[counts.any(1)]:
@@ -247,5 +247,4 @@ def measure(self:KSemStamp, texts):
 @patch
 def scores_under(self:KSemStamp, seeds, texts):
     found = self.read(texts)                        # does not depend on the key
-    rows = [self.rekey(s)._columns(found) for s in seeds]
-    return {k: np.stack([r[k] for r in rows]) for k in (rows[0] if rows else ())}
+    return stack_columns([self.rekey(s)._columns(found) for s in seeds])

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Sequence
 
 # %% auto #0
-__all__ = ['BiasNetwork', 'network_loss', 'train_network', 'training_contexts', 'data_file', 'keep_network', 'make_network',
-           'read_network', 'find_network', 'load_network', 'context_bias', 'word_starts', 'context_ends', 'key_law',
-           'SIR', 'next_ends', 'SemanticProcessor', 'token_words', 'meaning_clusters', 'make_clusters', 'load_clusters',
-           'XSIR']
+__all__ = ['BiasNetwork', 'network_loss', 'fit_network', 'train_network', 'training_contexts', 'data_file', 'keep_network',
+           'make_network', 'read_network', 'find_network', 'load_network', 'context_bias', 'word_starts',
+           'context_ends', 'key_law', 'SIR', 'next_ends', 'SemanticProcessor', 'token_words', 'meaning_clusters',
+           'make_clusters', 'load_clusters', 'XSIR']
 
 # %% ../../../nbs/evaluation/schemes/06_sir.ipynb #c003
 import numpy as np
@@ -31,7 +31,7 @@ from ...models.tokenization import special_ids
 from ...models.vectors import unit_rows
 from ..texts.content import content_seed
 from .lists import shared_backend
-from .base import Scheme
+from .base import Scheme, stack_columns
 
 # %% ../../../nbs/evaluation/schemes/06_sir.ipynb #c006
 class BiasNetwork(nn.Module):
@@ -64,6 +64,22 @@ def network_loss(
     normal = normal + weights[1]*(1 - out.abs()).abs().mean()
     return similarity + weights[0]*normal
 
+# %% ../../../nbs/evaluation/schemes/06_sir.ipynb #faee58ec
+def fit_network(
+    net:BiasNetwork, # is changed
+    loss, # function of the numbers of some examples
+    n:int, # examples
+    steps:int, # of Adam
+    batch:int, # examples a step
+) -> BiasNetwork: # the same, for use
+    "Minimise a loss over random batches"
+    opt = torch.optim.Adam(net.parameters(), 1e-3)
+    for _ in range(steps):
+        opt.zero_grad()
+        loss(torch.randperm(n)[:batch]).backward()
+        opt.step()
+    return net.eval().requires_grad_(False)
+
 # %% ../../../nbs/evaluation/schemes/06_sir.ipynb #c012
 def train_network(
     vectors:torch.Tensor, # (N, d) of contexts, of unit length
@@ -75,14 +91,8 @@ def train_network(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net, x = BiasNetwork(vectors.shape[1]), vectors.cpu().float().clone()
-        opt, centre = torch.optim.Adam(net.parameters(), 1e-3), float((x @ x.T).mean())
-        for _ in range(steps):
-            part = x[torch.randperm(len(x))[:batch]]
-            loss = network_loss(net(part), part, centre)
-            opt.zero_grad()
-            loss.backward()
-            opt.step()
-    return net.eval().requires_grad_(False)
+        centre = float((x @ x.T).mean())
+        return fit_network(net, lambda i: network_loss(net(x[i]), x[i], centre), len(x), steps, batch)
 
 # %% ../../../nbs/evaluation/schemes/06_sir.ipynb #c016
 def training_contexts(
@@ -300,17 +310,24 @@ def __call__(self:SemanticProcessor, input_ids:torch.Tensor, scores:torch.Tensor
 def processor(self:SIR, prompt_length):
     return SemanticProcessor(self, prompt_length)
 
+# %% ../../../nbs/evaluation/schemes/06_sir.ipynb #817943fa
+@patch
+def token_ids(self:SIR,
+    texts:Sequence[str], # any texts
+) -> list[np.ndarray]: # of each text
+    "The tokens of texts"
+    if isinstance(texts, str): raise TypeError('expected a list of texts: write [text]')
+    clean = [t.encode('utf-8', 'replace').decode('utf-8') for t in texts]
+    return [np.array(e.ids, np.int64) for e in self.tok.encode_batch(clean, add_special_tokens=False)]
+
 # %% ../../../nbs/evaluation/schemes/06_sir.ipynb #c050
 @patch
 def read(self:SIR,
     texts:Sequence[str], # any texts
 ) -> list[tuple]: # for each text: biases of its contexts, context of each token, tokens
     "The contexts and tokens of texts, encoded together"
-    if isinstance(texts, str): raise TypeError('expected a list of texts: write [text]')
-    clean = [t.encode('utf-8', 'replace').decode('utf-8') for t in texts]
-    enc = self.tok.encode_batch(clean, add_special_tokens=False)
     parts, contexts = [], []
-    for ids in (np.array(e.ids, np.int64) for e in enc):
+    for ids in self.token_ids(texts):
         end = context_ends(ids, self.starts, self.params['chunk'])
         keep = (end > 0) & ~np.isin(ids, self.special) & (ids < len(self.map))
         u, which = np.unique(end[keep], return_inverse=True)
@@ -341,8 +358,7 @@ def measure(self:SIR, texts): return self._columns(self.read(texts))
 @patch
 def scores_under(self:SIR, seeds, texts):
     found = self.read(texts)                        # does not depend on the key
-    rows = [self.rekey(s)._columns(found) for s in seeds]
-    return {k: np.stack([r[k] for r in rows]) for k in (rows[0] if rows else ())}
+    return stack_columns([self.rekey(s)._columns(found) for s in seeds])
 
 # %% ../../../nbs/evaluation/schemes/06_sir.ipynb #c056
 @patch

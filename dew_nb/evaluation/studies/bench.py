@@ -41,15 +41,19 @@ class Bench:
         self.hosts, self.encoders, self.attacks = {}, {}, {}
         self.corpora, self.judges = {}, {}
 
+# %% ../../../nbs/evaluation/studies/05_bench.ipynb #6b96d1fc
+def _once(kept, key, make):
+    "What is kept under a key; made when it is first asked for"
+    if key not in kept: kept[key] = make()
+    return kept[key]
+
 # %% ../../../nbs/evaluation/studies/05_bench.ipynb #c63e0e5e
 @patch
 def host(self:Bench,
     name:str, # an asset, a folder or a hub id
 ):
     "A host by its name"
-    if name not in self.hosts:
-        self.hosts[name] = load_host(name, self.device)
-    return self.hosts[name]
+    return _once(self.hosts, name, lambda: load_host(name, self.device))
 
 # %% ../../../nbs/evaluation/studies/05_bench.ipynb #683111a1
 @patch
@@ -57,9 +61,7 @@ def encoder(self:Bench,
     name:str, # an asset, a folder or a hub id
 ):
     "An encoder by its name"
-    if name not in self.encoders:
-        self.encoders[name] = load_encoder(name, self.device)
-    return self.encoders[name]
+    return _once(self.encoders, name, lambda: load_encoder(name, self.device))
 
 # %% ../../../nbs/evaluation/studies/05_bench.ipynb #d4be851b
 @contextlib.contextmanager
@@ -96,12 +98,8 @@ def attack(self:Bench,
     host:str, # name of the host, which may be asked for words
 ):
     "The attack of a row"
-    key = row.key, host
-    if key not in self.attacks:
-        with _naming('Attack', row):
-            self.attacks[key] = make_attack(
-                row.kind, row.params, self.host(host), self.cache)
-    return self.attacks[key]
+    with _naming('Attack', row): return _once(self.attacks, (row.key, host),
+        lambda: make_attack(row.kind, row.params, self.host(host), self.cache))
 
 # %% ../../../nbs/evaluation/studies/05_bench.ipynb #91ad64ec
 @patch
@@ -109,11 +107,9 @@ def judge(self:Bench,
     options:dict, # of `[quality.preference]`
 ):
     "The chat model that compares texts, behind a server or of this process"
-    name = options['model']
-    if name not in self.judges:
-        host = None if options.get('base_url') else self.host(name)
-        self.judges[name] = chat_client(self.cache, host=host, **options)
-    return self.judges[name]
+    name, served = options['model'], options.get('base_url')
+    return _once(self.judges, name,
+        lambda: chat_client(self.cache, host=None if served else self.host(name), **options))
 
 # %% ../../../nbs/evaluation/studies/05_bench.ipynb #d02a0a2b
 def is_full(

@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import Callable, Sequence
 
 # %% auto #0
-__all__ = ['SPLITMIX_STEP', 'SPLITMIX_FACTORS', 'as_int64', 'shift_right', 'splitmix', 'hash_uniform', 'hash_gumbel',
-           'keep_top_k', 'keep_nucleus', 'SeededSampler', 'pad_ids', 'processors_for', 'complete', 'continue_ids']
+__all__ = ['hash_uniform', 'hash_gumbel', 'keep_top_k', 'keep_nucleus', 'SeededSampler', 'pad_ids', 'processors_for', 'complete',
+           'continue_ids']
 
 # %% ../../../nbs/evaluation/texts/02_sampling.ipynb #c003
 import torch
@@ -18,37 +18,8 @@ from tqdm.auto import tqdm
 from transformers import LogitsProcessor, LogitsProcessorList
 from .content import content_seed
 from ...mark.generation import ChatPrompt
+from ...models.splitmix import SPLITMIX_STEP, as_int64, shift_right, splitmix
 from ...models.stopping import no_bar
-
-# %% ../../../nbs/evaluation/texts/02_sampling.ipynb #c007
-def as_int64(
-    x:int, # any whole number
-) -> int: # -2**63 <= x < 2**63
-    "The signed number of 64 bits that has the last 64 bits of `x`"
-    x %= 2**64
-    return x - 2**64 if x >= 2**63 else x
-
-# %% ../../../nbs/evaluation/texts/02_sampling.ipynb #c010
-def shift_right(
-    x:torch.Tensor, # int64
-    bits:int, # how far
-) -> torch.Tensor:
-    "Shift to the right with zeros moving in, as for unsigned numbers"
-    kept = 2**(64 - bits) - 1
-    return (x >> bits) & kept
-
-# %% ../../../nbs/evaluation/texts/02_sampling.ipynb #c012
-SPLITMIX_STEP = 0x9E3779B97F4A7C15 # 2**64 over the golden ratio
-SPLITMIX_FACTORS = as_int64(0xBF58476D1CE4E5B9), as_int64(0x94D049BB133111EB)
-
-def splitmix(
-    x:torch.Tensor, # int64
-) -> torch.Tensor: # int64, bits stirred
-    "The finaliser of SplitMix64"
-    first, second = SPLITMIX_FACTORS
-    x = (x ^ shift_right(x, 30)) * first
-    x = (x ^ shift_right(x, 27)) * second
-    return x ^ shift_right(x, 31)
 
 # %% ../../../nbs/evaluation/texts/02_sampling.ipynb #c016
 def hash_uniform(
