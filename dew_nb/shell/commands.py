@@ -15,7 +15,7 @@ from ..read.many import MANY, Tally, corrected, cutoff
 from .arguments import (CommandParser, TokenBar, build_scheme, device_option,
     encoding_option, output_options, prepare_environment, run_command, say,
     shared_options, wants_bars)
-from .beside import beside_options, check_beside, check_seal, read_beside, seal_options, sealer
+from .beside import beside_options, check_beside, check_seal, read_beside, reads_host, seal_options, sealer
 from ..read.verdicts import (CARDS, CLAIMS, COLUMNS, csv_line, detector_info, headline,
     info_text, judge_with, report_page, scheme_digest)
 
@@ -416,6 +416,7 @@ def _detect(argv) -> int:
     reporter = _reporter(args) if args.report else None
     dets = _load_detectors(args)
     if args.raw: dets = {k: d.read_as('raw') for k,d in dets.items()}
+    if reads_host(args): say('loading the host …', args.quiet)
     notes, beside = [], read_beside(args, dets)         # notes are filled while texts are read
     entries = named_documents(args.file, args.text, args.jsonl, args.column, args.encoding, args.id_column, notes.append)
     found = judged_documents(judge_with(dets, args.alpha, args.scan), entries)
