@@ -8,6 +8,7 @@ __all__ = ['TILTS', 'RIDGE', 'bound_p', 'average_e', 'calibrate_p', 'first_cross
 # %% ../../nbs/stats/10_evalues.ipynb #d70efd66
 import numpy as np
 from fastcore.basics import patch
+from scipy.linalg import solve_triangular
 from scipy.special import logsumexp
 
 # %% ../../nbs/stats/10_evalues.ipynb #ef30f255
@@ -76,7 +77,7 @@ RIDGE = .02                                # added to variances
 
 def _extend(L, K, J, ridge=RIDGE):
     "The Cholesky factor with more rows: K (n, N) correlations with what was there, J (n, n) among the new"
-    A = np.linalg.solve(L, K.T).T if len(L) else K
+    A = solve_triangular(L, K.T, lower=True).T if len(L) else K
     S = J - A @ A.T
     while np.linalg.eigvalsh(S)[0] < -ridge/2: ridge *= 2          # rounding in nearly equal pairs
     C = np.linalg.cholesky(S + ridge*np.eye(len(J)))
