@@ -1,13 +1,18 @@
 """Room weights: the null stays exact, nothing changes without them, and every way of reading agrees."""
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from quick import Letters, toy_host
+from tokenizers import Tokenizer, models
 
-from dew_nb import DEW, DEWConfig, Detector, SecretKey
+from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_encoder, load_host
 from dew_nb.mark.room import STAGES, RoomTable, check_units, position_weights
 from dew_nb.mark.sources import reference_texts
 from dew_nb.models.artefacts import load_artefact
+from dew_nb.models.tokenization import TokenUnits
 from dew_nb.read.evidence import measure, measure_long
 from dew_nb.read.fused import fuse
 from dew_nb.read.identification import identify
@@ -139,6 +144,32 @@ def test_what_is_refused(plain, wm):
     with pytest.raises(ValueError, match='no host'): learn_room(plain.bare(), ['a'])
     with pytest.raises(ValueError, match="null='key'"): DEWConfig.preset('paper', room='packaged')
     with pytest.raises(ValueError, match='room=None'): check_units(object())                # words, for example
+
+def test_packaged_table():
+    "It is small, says where it comes from, and another tokenizer's tokens find their texts in it"
+    host = toy_host()
+    units = TokenUnits(host.tokenizer)
+    table = RoomTable.packaged(units)
+    assert sum(v.nbytes for v in table.deltas.values()) < 1e6 and table.about['host'] == 'smollm2-135m' and table.about['positions'] > 20_000
+    words = Tokenizer(models.WordLevel({'▁the': 0, '▁of': 1, '▁zyzzyva': 2, ',': 3}, unk_token=','))
+    other, own = RoomTable.packaged(TokenUnits(words)), [units.tok.token_to_id(t) for t in ('Ġthe', 'Ġof', ',')]
+    assert other.expected(np.array([0, 1, 3]), np.arange(3)) == pytest.approx(table.expected(np.array(own), np.arange(3)))
+    assert np.isfinite(other.expected(np.array([2, 9, 2]), np.arange(3))).all()        # never seen, beyond the table
+
+@pytest.mark.long
+def test_stored_scores_of_the_study():
+    "Some stored texts, read again without and with the packaged table, have their stored z"
+    pd = pytest.importorskip('pandas')
+    from dew_nb.evaluation.texts.content import read_texts, study_key
+    D = Path(__file__).parents[1]/'nbs'/'studies'/'data'
+    d, said = pd.read_parquet(D/'room.parquet'), json.loads((D/'room.json').read_text())
+    texts = [r['text'] for r in read_texts(D/'room_texts.jsonl.xz') if r['key'] == 1][:6]
+    wm = DEW.build(load_host(), load_encoder(), study_key(1, 'room'), DEWConfig.preset('standard', room='packaged'), progress=False)
+    assert wm.room.digest == said['table']
+    stored = d.query('set == "answers" and key == 1 and attack == "none" and i < 6').pivot(index='i', columns='reading', values='z')
+    det = wm.detector(reading='raw')
+    assert [r.z for r in det.detect(texts)] == pytest.approx(stored['room'].tolist(), abs=.02)
+    assert [r.z for r in det.unweighted().detect(texts)] == pytest.approx(stored['plain'].tolist(), abs=.02)
 
 def test_learning(plain):
     "The host writes texts, notes room, and the scheme has a table; what it writes stays the same"

@@ -101,7 +101,7 @@ def expected(self:RoomTable,
     return out.clip(FLOOR, 1)
 
 # %% ../../nbs/mark/17_room.ipynb #2d54850b
-SHRINK = dict(shapes=20., token=4., before=4., pair=4., triple=4.)
+SHRINK = dict(shapes=20., token=8., before=8., pair=8., triple=8.)
 
 @patch(cls_method=True)
 def fit(cls:RoomTable,

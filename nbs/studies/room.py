@@ -1,14 +1,15 @@
 """Room weights on low-entropy text: TPR and FPR with and without them. Makes the packaged table too. Read by "Room weights".
 
-    python nbs/studies/room.py write --what marked --batches 5 --out room        # answers under five keys, 32 each
-    python nbs/studies/room.py write --what unmarked --batches 4 --out room      # to learn from: after other prompts
+    python nbs/studies/room.py write --what marked --batches 4 --out room        # answers under four keys, 32 each
+    python nbs/studies/room.py write --what unmarked --batches 1 --out room      # to learn from: after other prompts
     python nbs/studies/room.py note --texts 100 --out room                       # the host notes room, on these and on stored texts
     python nbs/studies/room.py table --out room                                  # writes dew_nb/data/room.safetensors
-    python nbs/studies/room.py rates --out room                                  # writes nbs/studies/data/room.*
+    python nbs/studies/room.py fpr --out room                                    # writes nbs/studies/data/room_fpr.parquet
+    python nbs/studies/room.py rates --out room                                  # writes the rest of nbs/studies/data/room*
 
 Every step takes up what is there, and can be interrupted. Learnt from: `unmarked-*` (SmolLM2-135M, temperature 0.7, top-p 0.9) and unmarked
 texts of the study "cool" (temperature 0.7, continuations of reviews). Tested on answers (preset 'standard') and on the tournament's texts of the
-study "cool" after prompts that the table has not seen. Writes room.parquet (a row a text, attack and reading), room_fpr.parquet (a row a key), room.json, room_texts.jsonl.xz.
+study "cool" after prompts that the table has not seen. Writes room.parquet (a row a text, attack and reading), room_fpr.parquet (a row an unmarked text, key and reading), room.json, room_texts.jsonl.xz.
 """
 import argparse, json, time
 from pathlib import Path
@@ -23,16 +24,14 @@ from dew_nb.evaluation.studies.store import load_results
 from dew_nb.evaluation.texts.content import content_seed, machine, read_texts, study_key, write_texts
 from dew_nb.evaluation.texts.corpora import build_corpus
 from dew_nb.mark.room import RoomTable
-from dew_nb.mark.sources import reference_texts
 from dew_nb.models.tokenization import TokenUnits
 from dew_nb.read.host_view import Sampler
-from dew_nb.read.over_keys import scores_over_keys
 from dew_nb.read.room_learning import RoomNotes, note_room, room_table
 
 HERE = Path(__file__).parent
 SAMPLER = dict(temperature=.7, top_p=.9, no_repeat_ngram_size=0, min_new_tokens=50)
 BATCH, TOKENS = 32, 150                       # texts of a batch, tokens of a text
-ATTACKS = {'none': 0., 'deletion-0.1': .1, 'deletion-0.3': .3}
+ATTACKS = {'none': 0., 'deletion-0.1': .1, 'deletion-0.3': .3, 'first half': 0.}
 KINDS = 'questions', 'movie-reviews', 'questions', 'topics'          # to learn from, in turn, after two batches of questions
 
 def batch_prompts(host, what, i):
@@ -117,31 +116,42 @@ def marked_sets(a, host, enc):
     for seed,some in t.groupby('seed'):
         yield 'reviews', int(seed), find_scheme(kind)(host, enc, int(seed), **params).watermark, some['text'].tolist()
 
+def unmarked_sets(a, host):
+    "Unmarked texts by kind"
+    human = build_corpus(host, 'movie-reviews', 'evaluation', n=60, n_text=TOKENS).human
+    own = [r['text'] for f in sorted(a.out.glob('unmarked-*.jsonl.gz')) for r in read_texts(f)]
+    cool = cool_texts('none').query('seed == 2')['text'].tolist()
+    return {'human reviews': list(human), 'reviews of the host': cool[:60], 'answers of the host': own[:60]}
+
+def fpr(a):
+    "Unmarked texts under many keys"
+    t0, host, out = time.time(), load_host(), []
+    wm, table, sets = standard(host, load_encoder()), RoomTable.packaged(TokenUnits(host.tokenizer)), unmarked_sets(a, host)
+    few = wm.narrow(np.concatenate(wm.contexts.units.cut(sum(sets.values(), []))[0]))
+    for k in range(a.keys):
+        own = few.rekey(study_key(k, 'room fpr'))
+        for kind,texts in sets.items(): out += [dict(r, kind=kind) for r in both(own, texts, table, key=k)]
+        print(f'{time.time()-t0:.0f} s: key {k}', flush=True)
+        pd.DataFrame(out).to_parquet(HERE/'data'/'room_fpr.parquet', compression='zstd', index=False)
+
+def edited(text, attack, rate):
+    "A text after an attack"
+    if attack == 'first half': return text[:len(text)//2]
+    return delete_words(text, rate, content_seed('room', attack, text)) if rate else text
+
 def rates(a):
-    "Marked texts under their keys; unmarked ones under many keys"
+    "Marked texts under their keys"
     t0, host, enc = time.time(), load_host(), load_encoder()
     table = RoomTable.packaged(TokenUnits(host.tokenizer))
-    rows, kept, kinds = [], [], {}
+    rows, kept = [], []
     for name,key,wm,texts in marked_sets(a, host, enc):
         for attack,rate in ATTACKS.items():
-            new = [delete_words(t, rate, content_seed('room', attack, t)) if rate else t for t in texts]
+            new = [edited(t, attack, rate) for t in texts]
             rows += both(wm, new, table, set=name, key=key, attack=attack)
         kept += [dict(set=name, key=key, i=i, text=t) for i,t in enumerate(texts)] if name == 'answers' else []
         print(f'{time.time()-t0:.0f} s: {name} {key}', flush=True)
-    human = build_corpus(host, 'movie-reviews', 'evaluation', n=100, n_text=TOKENS).human
-    kinds = {'human reviews': list(human), 'host, temperature 1': reference_texts()[:100], 'host, temperature 0.7': cool_texts('none').query('seed == 2')['text'].tolist()}
-    own = [r['text'] for f in sorted(a.out.glob('unmarked-*.jsonl.gz')) for r in read_texts(f)]
-    if own: kinds['answers of the host'] = own[:100]
-    keys, wm, fpr = [study_key(i, 'room fpr') for i in range(a.keys)], standard(host, enc), []
-    for kind,texts in kinds.items():
-        for name,w in (('plain', wm), ('room', wm.with_room(table))):
-            r = scores_over_keys(w, keys, texts, progress=False, reading='raw')
-            fpr += [dict(kind=kind, reading=name, key=k, texts=len(texts), mean_z=z.mean(), sd_z=z.std(), l_eff_share=(l/r['n_scored']).mean(),
-                         fpr_1=(z >= 2.3263478740).mean(), fpr_5=(z >= 1.6448536270).mean()) for k,(z,l) in enumerate(zip(r['z'], r['l_eff']))]
-        print(f'{time.time()-t0:.0f} s: {kind}', flush=True)
-        out = HERE/'data'
-        pd.DataFrame(rows).to_parquet(out/'room.parquet', compression='zstd', index=False)
-        pd.DataFrame(fpr).to_parquet(out/'room_fpr.parquet', compression='zstd', index=False)
+    out = HERE/'data'
+    pd.DataFrame(rows).to_parquet(out/'room.parquet', compression='zstd', index=False)
     write_texts(out/'room_texts.jsonl.xz', kept)
     stamp = dict(command='python nbs/studies/room.py rates --out room', sampler=SAMPLER, tokens=TOKENS, keys=a.keys, table=table.digest, about=table.about,
                  config=DEWConfig.preset('standard').to_flat(), seconds=round(time.time()-t0), **machine(host, enc))
@@ -149,11 +159,11 @@ def rates(a):
 
 def arguments():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument('do', choices=['write', 'note', 'table', 'rates'])
+    ap.add_argument('do', choices=['write', 'note', 'table', 'fpr', 'rates'])
     ap.add_argument('--what', choices=['marked', 'unmarked'])
     ap.add_argument('--batches', type=int, default=5)
     ap.add_argument('--texts', type=int, default=100, help='texts of the study "cool" to note room on')
-    ap.add_argument('--keys', type=int, default=24)
+    ap.add_argument('--keys', type=int, default=20)
     ap.add_argument('--table', type=Path, default=HERE.parents[1]/'dew_nb'/'data'/'room.safetensors')
     ap.add_argument('--out', type=Path, required=True)
     return ap.parse_args()
@@ -161,4 +171,4 @@ def arguments():
 if __name__ == '__main__':
     a = arguments()
     a.out.mkdir(parents=True, exist_ok=True)
-    dict(write=write, note=note, table=table, rates=rates)[a.do](a)
+    dict(write=write, note=note, table=table, fpr=fpr, rates=rates)[a.do](a)
