@@ -5,7 +5,7 @@ PYTHON  ?= python3
 VENV    ?= .venv
 # vLLM lives in an environment of its own (Python 3.11 or newer)
 SERVE   ?= .venv-serve
-EXTRAS  ?= offline,eval,serve,files,docs,dev
+EXTRAS  ?= offline,eval,serve,files,c2pa,docs,dev
 # Another package index for torch, such as https://download.pytorch.org/whl/cpu (smaller than the default on Linux).
 TORCH_INDEX ?=
 # Steps of `make test`; all of them unless named: make test STEPS="clean export docs"

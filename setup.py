@@ -9,7 +9,7 @@ here = Path(__file__).parent
 cfg = ConfigParser(delimiters=['='])
 cfg.read(here/'settings.ini', encoding='utf-8')
 cfg = cfg['DEFAULT']
-extras = {o: shlex.split(cfg[f'{o}_requirements']) for o in ('offline', 'eval', 'serve', 'files', 'docs', 'dev')}
+extras = {o: shlex.split(cfg[f'{o}_requirements']) for o in ('offline', 'eval', 'serve', 'files', 'c2pa', 'docs', 'dev')}
 extras['all'] = sorted({r for rs in extras.values() for r in rs})
 extras['ray'] = shlex.split(cfg['ray_requirements'])                        # heavy: not part of all
 extras['vllm'] = shlex.split(cfg['vllm_requirements'])           # not of 'all': it has pins of its own for torch and transformers

@@ -7,10 +7,12 @@ __all__ = ['DEW']
 
 # %% ../nbs/dew.ipynb #30470820
 from dataclasses import dataclass
+from fastcore.basics import patch
 from .mark.generation import generate
 from .mark.processor import DEWLogitsProcessor, DEWWatermarkingConfig
 from .mark.scheme import Scheme
 from .read.detection import Detector
+from .read.room_learning import learn_room as _learn_room
 
 # %% ../nbs/dew.ipynb #d3c6bd17
 @dataclass(frozen=True, eq=False, repr=False)
@@ -40,3 +42,15 @@ class DEW(Scheme):
         "For one call of transformers' `generate(watermarking_config=...)`: marks after all warpers"
         return DEWWatermarkingConfig(self, prompt_length, names, structured)
     def detector(self, **kwargs) -> Detector: return Detector(self, **kwargs) # for what this scheme marks; arguments of `Detector`
+
+# %% ../nbs/dew.ipynb #5f64ab68
+@patch
+def learn_room(self:DEW,
+    prompts=None, # strings or conversations to write texts after; or what each of `texts` was written after
+    texts=None, # unmarked texts of the host; None: it writes them now
+    temperature:float=.7, # of the sampler of everyday use
+    top_p:float=.9, # likewise
+    **kwargs # more arguments of `dew_nb.read.room_learning.learn_room`: max_new_tokens, seed, batch_size, …
+) -> DEW:
+    "The same mark, read with weights: more where the host leaves it room"
+    return _learn_room(self, prompts, texts, temperature, top_p, **kwargs)

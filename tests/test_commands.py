@@ -1,5 +1,5 @@
 "The commands: exit codes, standard input, JSON lines, keys; as processes where that matters: start, closed pipes, interrupts"
-import csv, json, os, re, select, shutil, signal, subprocess, sys, tempfile, time
+import csv, json, math, os, re, select, shutil, signal, subprocess, sys, tempfile, time
 from pathlib import Path
 
 import pytest
@@ -366,6 +366,41 @@ def test_sub_keys_and_schemes(made):
     code, out, err = run('dew_detect', '--key-file', made['key'], '--keys', 8, '--json', '--text', row['text'])
     assert json.loads(out)['subkey'] == int(a['subkey']) and json.loads(out)['scheme'] == row['scheme'], err
     fails('dew_detect', '--detector', d/'many.dew', '--keys', 8, '--text', 'x', says='--keys beside --detector')
+
+@pytest.fixture(scope='module')
+def drawn(made):
+    "A tournament's detector and a text of the embedded host at a low temperature"
+    d = made['dir']
+    code, out, err = run('dew_mark', '--key-file', made['key'], '--save-detector', d/'drawn.dew', '--max-new-tokens', 60, '--temperature', .7, '--top-p', .9, '--json', 'The old harbour lies')
+    assert code == 0, err
+    return dict(det=d/'drawn.dew', text=json.loads(out)['text'])
+
+def test_reading_with_the_host(made, drawn, tmp_path):
+    "Verdict and exit code are those of the mark; the e-value stands below, and in a field of the record; who knows prompt and sampler knows more"
+    ask = ['dew_detect', '--detector', drawn['det'], '--host', 'smollm2-135m', '--text']
+    know = ['--prompt', 'The old harbour lies', '--temperature', .7, '--top-p', .9]
+    code, out, err = run(*ask, drawn['text'], '--text', HUMAN, *know)
+    plain = run('dew_detect', '--detector', drawn['det'], '--text', drawn['text'], '--text', HUMAN)
+    lines = out.splitlines()
+    assert code == plain[0] == 1 and [l for l in lines if not l.startswith('    with the host ')] == plain[1].splitlines(), out + err
+    assert re.fullmatch(r'    with the host smollm2-135m: e-value \S+, p at most \S+: marked', lines[2]) and lines[4].endswith(': not marked'), out
+    (tmp_path/'prompt.txt').write_text('The old harbour lies\n')
+    rows = [json.loads(run(*ask, drawn['text'], '--json', *more)[1])['host_reading'] for more in ([], ['--prompt-file', tmp_path/'prompt.txt', *know[2:]])]
+    assert rows[1]['marked'] and rows[1]['log_e_both'] > rows[0]['log_e_both'] and [r['samplers'] for r in rows] == [3, 1], rows
+    assert f'e-value {math.exp(rows[1]["log_e_both"]):.3g},' in lines[2]
+
+def test_what_cannot_be_read_with_a_host(made, drawn, tmp_path):
+    "A rule that no host can be asked about, a host with another tokenizer, options that do not go together"
+    fails('dew_detect', '--detector', made['det'], '--host', 'smollm2-135m', '--text', 'x', says="rule='bias' changes the host's distribution")
+    from tokenizers import Tokenizer, models
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({'a': 0, 'b': 1}, 'a')), eos_token='b').save_pretrained(tmp_path/'tiny')
+    LlamaForCausalLM(LlamaConfig(vocab_size=2, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)).save_pretrained(tmp_path/'tiny')
+    fails('dew_detect', '--detector', drawn['det'], '--host', tmp_path/'tiny', '--text', 'x', says='tokenizer')
+    for more,says in ((['--prompt', 'x'], 'name it, --host NAME'), (['--host', 'h', '--scan'], 'without the host'), (['--host', 'h', '--csv'], 'leave out --csv'),
+                      (['--host', 'h', '--top-p', 0], '--top-p must be'), (['--host', 'h', '--prompt-file', 'none'], 'no file none'),
+                      (['--host', 'h', '--detector', made['det']], 'takes one detector')):
+        fails('dew_detect', '--detector', drawn['det'], '--text', 'x', *more, says=says)
 
 def test_scan_and_info(made):
     "Where the mark is, and what the file is, without any text"

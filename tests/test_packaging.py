@@ -9,7 +9,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 CFG = settings()
-EXTRAS = 'offline', 'eval', 'serve', 'docs', 'dev'
+EXTRAS = 'offline', 'eval', 'serve', 'c2pa', 'docs', 'dev'
 HEAVY = {'torch', 'transformers', 'sentence_transformers', 'scipy', 'pandas', 'matplotlib', 'sklearn', 'statsmodels', 'nbdev', 'IPython'}
 
 def requirements(key): return [Requirement(o) for o in shlex.split(CFG[key])]

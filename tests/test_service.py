@@ -13,6 +13,7 @@ from browser import CHROMIUM, Browser
 from dew_nb import DEW, DEWConfig, Detector, SecretKey
 from dew_nb.read.identification import identify
 from dew_nb.read.verdicts import CLAIMS
+from dew_nb.serving.live import read_events
 from dew_nb.serving.pages import TABLE_JS
 from dew_nb.shell.serve import dew_serve
 from dew_nb.serving.service import Limits, make_app
@@ -318,6 +319,87 @@ def test_a_detector_that_fails_says_no_text(made, caplog):
         assert r.status_code == 500 and 'RuntimeError' in r.json()['detail'] and SECRET not in r.text
         assert httpx.get(f'{url}/health').status_code == 200
     assert 'RuntimeError while judging' in caplog.text and SECRET not in caplog.text
+
+
+LIVE = {'Content-Type': 'application/octet-stream'}
+
+
+def test_a_text_that_arrives(server, made):
+    "Events come while the text is still being sent, in portions that cut characters, with the headers of all answers"
+    text = made['texts'][0] + ' – é'
+    data, address = text.encode(), server.url.removeprefix('http://').split(':')
+    cut = len(data)//2
+    with socket.create_connection((address[0], int(address[1])), timeout=60) as s:
+        def portion(b): s.sendall(f'{len(b):x}\r\n'.encode() + b + b'\r\n')
+        def until(what, got=b''):
+            while what not in got:
+                more = s.recv(65536)
+                assert more, got
+                got += more
+            return got
+        auth = ''.join(f'{k}: {v}\r\n' for k,v in (LIVE | AUTH).items())
+        s.sendall(f'POST /stream?detector=harbour HTTP/1.1\r\nHost: {address[0]}\r\nTransfer-Encoding: chunked\r\n{auth}\r\n'.encode())
+        portion(data[:cut])
+        first = until(b'event: running')
+        assert b"default-src 'none'" in first and b'text/event-stream' in first and b'event: end' not in first
+        for b in (data[cut:-3], data[-3:-1], data[-1:]): portion(b)                # the last character comes in halves
+        s.sendall(b'0\r\n\r\n')
+        body = until(b'event: end')
+        body = until(b'\n\n', body[body.index(b'event: end'):])
+    last = json.loads(re.search(rb'data: (.*)', body)[1])
+    assert last['characters'] == len(text) and last['verdict']['z'] == pytest.approx(made['dets']['harbour'].detect(text).z, abs=1e-4)
+
+
+def ask_stream(app, data, ask='?detector=harbour', **headers):
+    "Status and events of a stream, or what is said of a mistake"
+    async def go():
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url='http://localhost') as c:
+            return await c.post(f'/stream{ask}', content=data, headers=LIVE | headers)
+    r = asyncio.run(go())
+    return r.status_code, read_events(r.text) if r.status_code == 200 else r.json()['detail']
+
+
+def test_limits_of_a_stream(made):
+    "Size, time, a sender who falls silent, what is no text, a detector that fails: an event says it, and no place is lost"
+    app = make_app(made['dets'], Limits(body=3000, seconds=20, patience=.3))
+    async def portions(*parts):
+        for p in parts:
+            if isinstance(p, float): await asyncio.sleep(p)
+            else: yield p
+    assert ask_stream(app, b'x'*4000)[0] == 413                                                    # by its length, before anything is read
+    code, events = ask_stream(app, portions(b'a word '*100, b'a word '*400))
+    assert code == 200 and events[-1][0] == 'error' and events[-1][1]['status'] == 413 and events[0][0] == 'running'
+    for data,status in ((portions(b'ok ', b'\xff\xfe'), 422), (b'\xc3', 422), (portions(b'ok ', 3., b'late'), 408)):
+        name, said = ask_stream(app, data)[1][-1]
+        assert (name, said['status']) == ('error', status)
+    assert ask_stream(app, b'')[1][-1][1]['verdict']['n_scored'] == 0
+    assert ask_stream(app, b'x', ask='')[0] == 422 and ask_stream(app, b'x', ask='?detector=who')[0] == 422
+    assert ask_stream(app, b'x', **{'Content-Type': 'text/plain'})[0] == 415
+    guarded = make_app(made['dets'], token=TOKEN)
+    assert ask_stream(guarded, b'x')[0] == 401 and ask_stream(guarded, b'x', **AUTH)[0] == 200
+    assert app.n == guarded.n == 0
+
+
+def test_a_sender_who_goes_away(made):
+    "In the middle of a stream: its place is given back"
+    app = make_app(made['dets'])
+    with threaded(app) as url:
+        address = url.removeprefix('http://').split(':')
+        with socket.create_connection((address[0], int(address[1])), timeout=60) as s:
+            s.sendall(f'POST /stream?detector=harbour HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nContent-Type: {LIVE["Content-Type"]}\r\n\r\n5\r\nhello\r\n'.encode())
+            wait_until(lambda: app.n == 1)
+        wait_until(lambda: app.n == 0)
+        assert httpx.get(f'{url}/health').status_code == 200
+
+
+def test_a_stream_has_its_time(made, caplog):
+    app = make_app(made['dets'], Limits(seconds=.001))
+    name, said = ask_stream(app, made['texts'][0].encode())[1][-1]
+    assert (name, said['status']) == ('error', 503)
+    class Broken(Slow):
+        def stream(self): raise RuntimeError(SECRET)
+    name, said = ask_stream(make_app(dict(harbour=Broken(None))), SECRET.encode())[1][-1]
+    assert (name, said['status']) == ('error', 500) and 'RuntimeError' in said['detail'] and SECRET not in said['detail'] + caplog.text
 
 
 def test_a_report_to_keep(server, made):

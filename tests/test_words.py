@@ -58,6 +58,13 @@ def test_file_has_no_table_and_no_tokenizer(wm, texts, tmp_path):
     with pytest.raises(ValueError, match='only read'): again.scheme.contexts.begin(again.scheme.rule, 1)
 
 
+def test_no_host_reads_words(wm):
+    from types import SimpleNamespace
+    from dew_nb.shell.beside import host_reading
+    args = SimpleNamespace(host=None, device=None, prompt=None, prompt_file=None, temperature=None, top_p=None, alpha=.01)
+    with pytest.raises(ValueError, match='marks words, not the tokens of a host'): host_reading(args, {'': wm.detector()})
+
+
 def test_same_text_same_score(wm, texts):
     "Whatever else was read before, and in whatever batch"
     det = wm.rekey(KEY).detector()

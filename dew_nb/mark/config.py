@@ -7,7 +7,7 @@ __all__ = ['CHOICES', 'PERMUTED', 'HASHED', 'PRESETS', 'FLAT', 'FIRST_FIELDS', '
            'DEWConfig', 'own_fields']
 
 # %% ../../nbs/mark/05_config.ipynb #f0b2a580
-import hashlib, json
+import hashlib, json, re
 from dataclasses import dataclass, fields, replace
 
 # %% ../../nbs/mark/05_config.ipynb #ecdf72cd
@@ -65,6 +65,7 @@ class DEWConfig:
     token_whitening: str|None = 'frequency' # 'uniform' (the paper), 'frequency' or None
     shrinkage: float = 0.05 # of the token covariance
     null: str = 'key' # scores are judged over keys ('key') or by the paper's test ('iid')
+    room: str|None = None # weights of positions in reading: None, 'packaged', or the digest of a table that `learn_room` made
     @property
     def permuted(self) -> bool: return self.mode in PERMUTED # the meaning of tokens is taken away
     @property
@@ -123,6 +124,10 @@ def check(self:DEWConfig):
     if not _is(self.shrinkage, (int, float)) or not 0 <= self.shrinkage <= 1:
         raise ValueError(f'shrinkage must be a number from 0 to 1, got {self.shrinkage!r}')
     for name,choices in CHOICES.items(): check_choice(name, getattr(self, name), choices)
+    if self.room is not None and not (isinstance(self.room, str) and re.fullmatch('packaged|[0-9a-f]{16}', self.room)): raise ValueError(
+        f"room must be None, 'packaged' or 16 hex digits that name a learnt table, got {self.room!r}")
+    if self.room and self.null != 'key': raise ValueError(
+        f"room={self.room!r} weights positions, and null={self.null!r} takes all for alike: use null='key', or room=None")
     for part in (self.rule, self.contexts): part.check(self)
 
 # %% ../../nbs/mark/05_config.ipynb #613137de
@@ -153,7 +158,7 @@ def preset(cls:DEWConfig,
 FLAT = dict(lam=2.4, gamma=.5, k=3, m=32, n=None, projection='gaussian', token_whitening='frequency', context_transform='centre',
     candidates='top_m', mode='both', nucleus_p=.95, shrinkage=.05, null='key', rule='bias', contexts='encoder', layers=30, order=2,
     context_decay=1., context_damping=None, context_width=None, keys=1, context_repeat=1., pair_repeat=1., word_repeat=1., token_repeat=1.,
-    context_separate=False, screen=False)
+    context_separate=False, screen=False, room=None)
 FIRST_FIELDS = 13                              # of the first release; later ones count if set
 
 # %% ../../nbs/mark/05_config.ipynb #091f732e

@@ -23,6 +23,7 @@ from ..models.hosts import check_host, check_vocabulary
 from ..stats.keynull import FEW, Anchor, BestOf, key_null
 from .keys import SecretKey
 from .protocols import ContextSpace, Rule, check_members, find_contexts, find_rule
+from .room import RoomTable, check_units
 from .screening import ScreeningSample, screening_texts
 from .sources import Reference, TokenSpace, reference_texts
 from .tables import TokenTable
@@ -37,10 +38,15 @@ class Scheme:
     host: object = None # for `generate`; scoring does not need it
     anchor: Anchor|None = None # for null='key'
     blueprint: 'Blueprint|None' = None # what does not depend on the key, for `rekey`
+    room: RoomTable|None = None # weights of positions in reading; None: all alike
     @property
     def table(self) -> TokenTable: return self.rule.table
     @property
-    def meta(self) -> dict: return self.table.meta
+    def meta(self) -> dict:
+        "What the table remembers, with the configuration of now"
+        known, c = self.table.meta, self.config
+        if known.get('config', {}).get('room') == c.room: return known
+        return dict(known, config=c.to_flat(), config_digest=c.digest)
     def __repr__(self):
         m = self.meta
         donor = f', donor={m["donor"]!r}' if 'donor' in m else ''
@@ -102,6 +108,7 @@ class Blueprint:
     device: object = None # of the table
     progress: bool|None = None # progress bars; None: where there is much to do
     sample: ScreeningSample|None = None # unmarked texts of several kinds, for a rule whose keys are screened
+    room: RoomTable|None = None # weights of positions in reading
     @cached_property
     def sample_contexts(self) -> torch.Tensor: return self.contexts.encode(self.sample.windows).cpu() # (N, d_C)
     def __repr__(self): return f'Blueprint({self.meta["host"]!r}, {self.tokens}, {self.reference})'
@@ -147,6 +154,14 @@ def _screening_sample(host, config, space, texts):
     kinds = screening_texts() if texts is None else screening_texts() | dict(own=list(texts))
     return ScreeningSample.read(kinds, host.tokenizer, config.k, len(host.embeddings), host.tokenizer_digest)
 
+def _room(config, units):
+    "The table of room that a configuration names; None: it names none"
+    if config.room is None: return None
+    check_units(units)
+    if config.room != 'packaged': raise ValueError(
+        f'room={config.room!r} names a table that was learnt from a host: build with room=None and call learn_room, or take room="packaged"')
+    return RoomTable.packaged(units)
+
 # %% ../../nbs/mark/30_scheme.ipynb #c027
 @patch(cls_method=True)
 def prepare(cls:Blueprint,
@@ -167,8 +182,8 @@ def prepare(cls:Blueprint,
     tokens = _own_tokens(host, c, reference, tokens, _is_screened(c, space))
     contexts, reference = space.prepare(encoder, host, c, reference, kwargs.get('progress'))
     meta = _origin(host, encoder, c, tokens)
-    sample = _screening_sample(host, c, space, texts)
-    return cls(c, host, tokens, contexts, reference, contexts.dim, meta, sample=sample, **kwargs)
+    sample, room = _screening_sample(host, c, space, texts), _room(c, contexts.units)
+    return cls(c, host, tokens, contexts, reference, contexts.dim, meta, sample=sample, room=room, **kwargs)
 
 # %% ../../nbs/mark/30_scheme.ipynb #c029
 def check_key(
@@ -200,7 +215,7 @@ def with_key(self:Blueprint,
     rule = contexts.bind(rule)
     for part,protocol in ((rule, Rule), (contexts, ContextSpace)): check_members(part, protocol)
     if self.sample is not None: rule = rule.screened(key, self.sample_contexts, self.sample)
-    return Scheme(self.config, rule, contexts, self.host, self._anchor(rule, contexts), self)
+    return Scheme(self.config, rule, contexts, self.host, self._anchor(rule, contexts), self, self.room)
 
 # %% ../../nbs/mark/30_scheme.ipynb #c033
 def _check_reference(reference):
@@ -270,7 +285,7 @@ def rekey(self:Scheme,
     check_key(key)
     if self.blueprint is None: raise ValueError(
         'This scheme cannot be rekeyed: build it with Scheme.build(host, ...)')
-    return replace(self, **vars(replace(self.blueprint.with_key(key), host=self.host)))
+    return replace(self, **vars(replace(self.blueprint.with_key(key), config=self.config, host=self.host, room=self.room)))
 
 # %% ../../nbs/mark/30_scheme.ipynb #c055
 @patch
@@ -290,4 +305,13 @@ def narrow(self:Scheme,
 @patch
 def bare(self:Scheme) -> Scheme:
     "The scheme without its host and without what another key would need"
-    return Scheme(self.config, self.rule, self.contexts, None, self.anchor, None)
+    return Scheme(self.config, self.rule, self.contexts, None, self.anchor, None, self.room)
+
+# %% ../../nbs/mark/30_scheme.ipynb #03bce6b7
+@patch
+def with_room(self:Scheme,
+    room:RoomTable|None # weights of positions; None: all alike
+) -> Scheme:
+    "The same mark, read with other weights"
+    if room is not None: check_units(self.contexts.units)
+    return replace(self, config=replace(self.config, room=None if room is None else room.digest), room=room)

@@ -18,6 +18,7 @@ from tqdm.auto import tqdm
 from ..mark.config import DEWConfig
 from ..mark.hashed import HashedContexts
 from ..mark.protocols import ContextSpace, Rule, check_members, find_contexts, find_rule
+from ..mark.room import RoomTable
 from ..mark.scheme import Scheme
 from ..models.artefacts import load_artefact, save_artefact
 from ..models.assets import ASSETS
@@ -76,6 +77,15 @@ def read_as(self:Detector,
     det.reader.reading = check_reading(reading)
     return det
 
+# %% ../../nbs/read/10_detection.ipynb #ff23afd5
+@patch
+def unweighted(self:Detector) -> Detector:
+    "The same detector with all positions alike; a calibration is left behind, since it is for the weighted score"
+    det = copy(self)
+    det.scheme = self.scheme.with_room(None)
+    if self.scheme.room is not None: det.calibration, det.group, det.p_kind = None, None, 'analytic'
+    return det
+
 # %% ../../nbs/read/10_detection.ipynb #c030
 @patch
 def null(self:Detector,
@@ -96,8 +106,8 @@ def results(self:Detector,
     x = measured.evidence()
     null = self.null(x)
     some = x.L > 0
-    p = np.where(can_judge(x.L, null.l_eff), null.p_value(x.mean), 1.) if self.config.null == 'key' else null.p_value(x.mean)
-    numbers = (x.mean*some, null.z(x.mean), p, null.l_eff, null.mean, null.sd*some)
+    p = np.where(can_judge(x.L, null.l_eff, x.n_weighted), null.p_value(x.mean), 1.) if self.config.null == 'key' else null.p_value(x.mean)
+    numbers = (x.mean*some, null.z(x.mean), p, null.l_eff, null.mean, null.sd*some, x.n_weighted)
     best = x.subkey if x.subkey is None else np.where(some, x.subkey, None)
     rows = zip(*[np.broadcast_to(a, len(docs)).tolist() for a in (*numbers, best)])
     return [self._result(*one) for one in zip(docs, *_by_token(docs, x), x.L.astype(int).tolist(), rows)]
@@ -116,10 +126,11 @@ def _by_token(docs, x):
 @patch
 def _result(self:Detector, d, scores, counted, n, row):
     "Put one text's numbers together"
-    mean, z, p, l_eff, expected, sd, subkey = row
+    mean, z, p, l_eff, expected, sd, n_weighted, subkey = row
     return DetectionResult(mean, z, p, len(d.ids), n, l_eff, expected, sd, scores,
         counted, d.spans, d.text, null=self.config.null, p_kind=self.p_kind, key=self.key,
-        lam=self.scheme.rule.scale, undone=d.undone, keys=self.scheme.rule.keys, subkey=subkey)
+        lam=self.scheme.rule.scale, undone=d.undone, keys=self.scheme.rule.keys, subkey=subkey,
+        n_weighted=None if self.scheme.room is None else n_weighted)
 
 # %% ../../nbs/read/10_detection.ipynb #c033
 @patch
@@ -158,6 +169,10 @@ def save(self:Detector,
     s = self.scheme
     (tensors, meta), (more, said) = s.rule.state(), s.contexts.state()
     tensors, meta = tensors | more, dict(meta, dedup=self.dedup, reading=self.reading) | said
+    meta |= {k: v for k,v in s.meta.items() if k in ('config', 'config_digest')}
+    if s.room is not None:
+        weights, meta['room'] = s.room.state()
+        tensors |= weights
     if (a := s.anchor) is not None:
         tensors['anchor'] = a.B
         meta['anchor'] = dict(score=a.score, var=a.var, slope=a.slope)
@@ -234,8 +249,10 @@ def _load_scheme(path, t, meta, encoder, device, check):
     meta.pop('transform', None)
     anchor = meta.pop('anchor', None)
     if anchor: anchor = Anchor(t['anchor'].to(device), **anchor)
+    room = meta.pop('room', None)
+    if config.room: room = RoomTable.from_state(t, room, contexts.units)
     rule = contexts.bind(find_rule(config.rule.name).from_state(t, meta, config, device))
-    return Scheme(config, rule, contexts, None, anchor)
+    return Scheme(config, rule, contexts, None, anchor, room=room)
 
 def _from_file(cls, path, t, meta, encoder, device, check):
     "The detector of a file's tensors and metadata"
@@ -277,7 +294,8 @@ def calibrated(self:Detector,
     cal.check(self.config.digest, self.key)
     cal.mean(1, group)                                          # an unknown group is said now
     if not (cal.token_var or cal.models[group and str(group)].parts[0]):
-        cal = replace(cal, token_var=self.scheme.rule.sd**2)    # texts of one length don't show it
+        uneven = 1. if self.scheme.room is None else self.scheme.room.uneven
+        cal = replace(cal, token_var=self.scheme.rule.sd**2*uneven)    # texts of one length don't show it
     det = copy(self)
     det.calibration, det.group, det.p_kind = cal, group, kind
     return det

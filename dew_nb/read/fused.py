@@ -32,7 +32,7 @@ class FusedDetector(Detector):
         "One result for each text"
         if measured.tensors:
             scores, *more = measured.fetch()
-            measured = Measurement(measured.sums, *map(torch.from_numpy, (scores @ self.weights, *more)))
+            measured = Measurement(measured.sums, *map(torch.from_numpy, (scores @ self.weights, *more)), weights=measured.weights)
         return super().results(docs, measured)
     def null(self, evidence):
         "The null of each text's mean score: that of one key"

@@ -91,7 +91,7 @@ def _edits(pattern, text, new):
     return found
 
 # %% ../../nbs/read/01_normalization.ipynb #c017
-UNSEEN = re.compile('[\x00-\x08\x0e-\x1f\x7f\xad\u034f\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u202a-\u202e'
+UNSEEN = re.compile('\ufeff?[\ufe00-\ufe0f\U000e0100-\U000e01ef]{8,}|[\x00-\x08\x0e-\x1f\x7f\xad\u034f\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u202a-\u202e'
     '\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e01ef]+'
     '|(?<!\r)\r+(?=\n)|(?<![\u0600-\u1fff\u2010-\U0010ffff])[\u200c\u200d\ufe00-\ufe0f]+(?!\u20e3)')
 

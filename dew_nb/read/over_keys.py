@@ -53,5 +53,5 @@ def _under_key(scheme, groups):
     sd, join = scheme.rule.sd, lambda xs: np.concatenate([np.zeros(0), *xs])
     return dict(score=join(x.mean for x in seen),
                 z=join(n.z(x.mean) for n,x in zip(nulls, seen)),
-                z_iid=join(x.mean*np.sqrt(x.L)/sd for x in seen),
+                z_iid=join(x.mean*np.sqrt(x.n_weighted)/sd for x in seen),
                 l_eff=join(np.asarray(n.l_eff, float) for n in nulls))

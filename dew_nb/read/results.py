@@ -18,10 +18,12 @@ LEAST_SHARE = .25                       # of scores that are independent, under 
 
 def can_judge(
     n_scored, # positions that count, one or an array
-    l_eff # what they are worth
+    l_eff, # what they are worth
+    n_weighted=None # what they would be worth with their weights, were they independent; None: as many as they are
 ):
     "Whether a text's scores are independent enough for a verdict"
-    return (np.asarray(n_scored) < 50) | (np.asarray(l_eff) >= LEAST_SHARE*np.asarray(n_scored))
+    n = n_scored if n_weighted is None else n_weighted
+    return (np.asarray(n_scored) < 50) | (np.asarray(l_eff) >= LEAST_SHARE*np.asarray(n))
 
 # %% ../../nbs/read/06_results.ipynb #0701c52b
 @dataclass(frozen=True, eq=False)
@@ -46,8 +48,9 @@ class DetectionResult:
     undone: tuple = () # what was undone before the text was read, by kind: `dew_nb.read.normalization`
     keys: int = 1 # sub-keys that were tried; score and z are the best one's, and p_value counts all
     subkey: int|None = None # the best of several
+    n_weighted: float|None = None # (Σ w)²/Σ w² where positions have weights; None: they have none
     @property
-    def judged(self) -> bool: return bool(can_judge(self.n_scored, self.l_eff)) # False: `p_value` is 1, whatever the score
+    def judged(self) -> bool: return bool(can_judge(self.n_scored, self.l_eff, self.n_weighted)) # False: `p_value` is 1, whatever the score
     @cached_property
     def offsets(self) -> np.ndarray: return self.where() if callable(self.where) else self.where # (n_tokens, 2)
 
@@ -70,6 +73,7 @@ def to_dict(self:DetectionResult,
     names = 'score z p_value judged n_tokens n_scored l_eff expected sd null p_kind key'
     d = {k: getattr(self, k) for k in names.split()}
     d['undone'] = list(self.undone)
+    if self.n_weighted is not None: d['n_weighted'] = self.n_weighted
     if self.keys > 1: d |= dict(subkeys=self.keys, subkey=self.subkey)
     if not tokens: return d
     scores = [None if math.isnan(x) else float(x) for x in self.token_scores]

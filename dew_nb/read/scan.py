@@ -18,9 +18,10 @@ from torch.nn.functional import pad
 from tqdm.auto import tqdm
 
 # %% ../../nbs/read/05_scan.ipynb #c004
+from ..mark.room import position_weights
 from ..stats.changes import core_pieces, whole_words
 from ..models.graphs import send
-from ..stats.keynull import allowance, hidden_seed, pair_sum
+from ..stats.keynull import TextSums, allowance, hidden_seed, pair_sum
 from ..stats.scanlaw import ScanNull, cell_sums, handicaps, largest, null_scores
 from ..stats.scanlaw import scan_lengths, window_pair_sums
 from ..models.stopping import checkpoint, no_bar
@@ -132,6 +133,9 @@ class Positions:
     g: torch.Tensor # (L,) covariance with the anchor
     S: float = 0. # standardised anchor score
     var: float = 1. # variance of the anchor's
+    w: torch.Tensor|None = None # (L,) weights, which y and g have been multiplied with; None: all 1
+    @property
+    def ones(self) -> torch.Tensor: return torch.ones_like(self.g) if self.w is None else self.w.to(self.g) # what a position counts
 
 # %% ../../nbs/read/05_scan.ipynb #c022
 @patch(as_prop=True)
@@ -165,8 +169,11 @@ def of(cls:Positions,
     rule, keep = scheme.rule, np.flatnonzero(doc.first)
     p = positions(scheme, doc.windows[keep], doc.tokens[keep], c[send(keep, c.device)])
     y, r = position_scores(rule, p).double()/rule.sd, unit_tokens(scheme, p.ids)
-    if (a := scheme.anchor) is None: return cls(r, p.u, y, y.new_zeros(len(y)))
-    return cls(r, p.u, y, a.covariance(r, p.u).double(), a.score*rule.scale/rule.sd, a.var)
+    if (a := scheme.anchor) is None: P = cls(r, p.u, y, y.new_zeros(len(y)))
+    else: P = cls(r, p.u, y, a.covariance(r, p.u).double(), a.score*rule.scale/rule.sd, a.var)
+    if scheme.room is None: return P
+    w = send(position_weights(scheme.room, [doc], TextSums([doc.first], r.device))[keep], r.device)
+    return replace(P, y=y*w if y.ndim == 1 else y*w[:,None], g=P.g*w, w=w.float())
 
 # %% ../../nbs/read/05_scan.ipynb #c029
 def _allowed(rule, l_eff):
@@ -180,9 +187,9 @@ def window_laws(
     stride:int=10 # positions in a cell
 ) -> tuple[list, list]:
     "For each length, mean and 1/sd of the sum of each window; the mean is the allowance for a key that leans"
-    pairs = window_pair_sums(P.r, P.c, rule.kernel, lengths[:-1], stride) if len(lengths) > 1 else []
-    pairs.append(pair_sum(rule.kernel, P.r, P.c).double()[None])
-    cov, n = (pad(cell_sums(x, stride).cumsum(0), (1, 0)) for x in (P.g, torch.ones_like(P.g)))
+    pairs = window_pair_sums(P.r, P.c, rule.kernel, lengths[:-1], stride, P.w) if len(lengths) > 1 else []
+    pairs.append(pair_sum(rule.kernel, P.r, P.c, weights=P.w).double()[None])
+    cov, n = (pad(cell_sums(x, stride).cumsum(0), (1, 0)) for x in (P.g, P.ones))
     means, inv = [], []
     for m,p in zip(lengths, pairs):
         p, k = p.clamp_min(1e-9), n[m:] - n[:-m]
@@ -226,7 +233,7 @@ def scan_null(
     L, counts, keys = len(P.y), np.array([len(x) for x in inv]), scheme.rule.keys
     hcap = handicaps(L, lengths, stride)
     if not replicates or len(lengths) < 2: return ScanNull(counts, hcap, keys=keys)
-    cells, S = null_scores(P.r, P.c, scheme.rule.kernel, replicates, seed, scheme.anchor, stride)
+    cells, S = null_scores(P.r, P.c, scheme.rule.kernel, replicates, seed, scheme.anchor, stride, weights=P.w)
     cells -= cell_sums(P.g, stride).float()[:,None]*(S/P.var)
     return ScanNull(counts, hcap, largest(cells, inv, hcap, lengths).double().cpu().numpy(), keys)
 
@@ -315,16 +322,17 @@ def make_span(
     subkey:int|None=None # whose mark it is
 ) -> Span:
     "Some positions of a text as a span"
-    pos, at, n = doc.pos[doc.first], slice(i, j), j-i
-    pairs = pair_sum(rule.kernel, P.r[at], P.c[at]).double()
+    pos, at, one = doc.pos[doc.first], slice(i, j), P.ones
+    n = float(one[at].sum())
+    pairs = pair_sum(rule.kernel, P.r[at], P.c[at], weights=None if P.w is None else P.w[at]).double()
     lean = _allowed(rule, n**2/pairs)
     z = float((P.rest[at].sum() - n*lean)/P.variance(pairs, P.g[at].sum()).sqrt())
-    sure = core_pieces((P.rest - lean).cpu().numpy(), i, j, min(1., float(n/pairs)))
+    sure = core_pieces((P.rest - one*lean).cpu().numpy(), i, j, min(1., float(n/pairs)*(n/(j-i))))
     where = lambda a, b: (int(doc.offsets[a, 0]), int(doc.offsets[b, 1]))
     core = [whole_words(doc.text, *where(pos[a], pos[b-1])) for a,b in sure]
     first, last = 0 if i == 0 else int(pos[i]), int(pos[j-1])
-    return Span(*where(first, last), (first, last+1), float(P.y[at].mean())*rule.sd,
-                z, p, n, subkey, tuple(core))
+    return Span(*where(first, last), (first, last+1), float(P.y[at].sum())/n*rule.sd,
+                z, p, j-i, subkey, tuple(core))
 
 # %% ../../nbs/read/05_scan.ipynb #c051
 def scan_note(

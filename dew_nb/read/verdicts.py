@@ -394,7 +394,7 @@ def detector_info(
         rule=c.rule.name, contexts=c.contexts.name, config=c.digest, window=c.k, lam=meta['config'].get('lam') if c.rule.name == 'bias' else None,
         host=meta.get('host'), donor=meta.get('donor'), tokenizer=meta.get('tokenizer_digest', '')[:16],
         encoder=None if own or c.hashed else meta.get('encoder'), key=check_named(path, meta),
-        keys=c.rule.keys, null=c.null, calibration=bool(meta.get('calibration')), alpha=alpha,
+        keys=c.rule.keys, null=c.null, room=c.room, calibration=bool(meta.get('calibration')), alpha=alpha,
         enough=enough_tokens(c, alpha), signed=signer(path), verified=verify_key is not None, claims=None if verify_key else CLAIMS)
 
 # %% ../../nbs/read/13_verdicts.ipynb #c061
@@ -413,6 +413,7 @@ def info_text(
     needs = f'the encoder {d["encoder"]}' if d['encoder'] else 'nothing else: no encoder, no model'
     null = 'the file\'s own calibration' if d['calibration'] else (
         'the null over keys' if d['null'] == 'key' else 'the paper\'s i.i.d. test')
+    if d['room']: null += f', positions weighted by room (table {d["room"]})'
     host = f'{d["host"]} (tokenizer {d["tokenizer"]})' if unit == 'tokens' else 'any: words are read, not tokens'
     enough = f'about {d["enough"]} scored {unit} at level {d["alpha"]:g}' if d['enough'] else 'unknown'
     many = f', {d["keys"]} sub-keys' if d['keys'] > 1 else ''

@@ -15,6 +15,7 @@ from ..read.many import MANY, Tally, corrected, cutoff
 from .arguments import (CommandParser, TokenBar, build_scheme, device_option,
     encoding_option, output_options, prepare_environment, run_command, say,
     shared_options, wants_bars)
+from .beside import beside_options, check_beside, check_seal, read_beside, reads_host, seal_options, sealer
 from ..read.verdicts import (CARDS, CLAIMS, COLUMNS, csv_line, detector_info, headline,
     info_text, judge_with, report_page, scheme_digest)
 
@@ -54,8 +55,9 @@ def _mark_parser():
     p.add_argument('--save-detector', metavar='FILE',
         help='also write the detector, which needs neither key nor language model; keep it '
              'among those who may detect')
-    p.add_argument('--sign-key', metavar='FILE', help='with --save-detector: sign it with this private key, '
-        'so that others can see that it is yours and unchanged (see --new-sign-key)')
+    p.add_argument('--sign-key', metavar='FILE', help='with --save-detector or --c2pa: sign the detector, or the texts, with this '
+        'private key, so that others can see that they are yours and unchanged (see --new-sign-key)')
+    seal_options(p)
     p.add_argument('--new-sign-key', metavar='FILE',
         help='write a new pair of keys to sign with, FILE and FILE.pub, and stop')
     p.add_argument('--new-key', metavar='FILE',
@@ -149,9 +151,10 @@ def _check_mark(args):
     if args.save_detector and not Path(args.save_detector).resolve().parent.is_dir(): raise UsageError(
         f'--save-detector {args.save_detector}: there is no such folder; make it first')
     if args.sign_key:
-        if not args.save_detector: raise UsageError('--sign-key needs --save-detector FILE')
+        if not (args.save_detector or args.c2pa): raise UsageError('--sign-key needs --save-detector FILE, or --c2pa')
         from dew_nb.models.signing import load_signing_key
-        load_signing_key(args.sign_key)
+        if args.save_detector: load_signing_key(args.sign_key)
+    check_seal(args)
     for name,value,ok,what in (
         ('max-new-tokens', args.max_new_tokens, args.max_new_tokens >= 1, 'at least 1'),
         ('temperature', args.temperature, args.temperature > 0, 'above 0'),
@@ -165,15 +168,17 @@ def _mark(argv) -> int:
     if args.new_sign_key: return _new_sign_key(args.new_sign_key)
     _check_mark(args)
     seed, prompts = _seed(args.seed), _prompts(args)
+    if args.c2pa and len(prompts) > 1 and not args.json: raise UsageError('--c2pa with several prompts needs --json: a text may hold one manifest')
     wm = build_scheme(args)
+    seal = sealer(args, wm.meta)
     if args.save_detector:
         wm.detector().save(args.save_detector, args.sign_key)
         say(f'detector written to {args.save_detector}: key {wm.meta["key"]}, '
             f'scheme {scheme_digest(wm.meta)}', args.quiet)
     for prompt,text in _continuations(wm, prompts, seed, args):
-        if args.json: line = _marked_line(wm, prompt, text)
-        else: line = _headed(prompt, text) if len(prompts) > 1 else text
-        print(line, flush=True)
+        if args.json: line = _marked_line(wm, prompt, seal(text))
+        else: line = _headed(prompt, text) if len(prompts) > 1 else seal(text)
+        print(line, flush=True, end='' if args.c2pa and not args.json else '\n')    # a line break would be a change of what was signed
     return 0
 
 # %% ../../nbs/shell/01_commands.ipynb #c024
@@ -243,12 +248,13 @@ def _detect_parser():
                'standard error.')
     _text_options(p)
     _answer_options(p)
+    beside_options(p)
     return shared_options(p)
 
 # %% ../../nbs/shell/01_commands.ipynb #c034
 def _beside_detector(args) -> list:
     "Options that were given although a detector file decides what they say"
-    named = [k for k in ('key_file', 'host', 'preset', 'lam', 'keys') if getattr(args, k) is not None]
+    named = [k for k in ('key_file', 'preset', 'lam', 'keys') if getattr(args, k) is not None]
     if args.key_env != 'DEW_KEY': named.append('key_env') # the default is no wish
     return ['--' + k.replace('_', '-') for k in named]
 
@@ -294,6 +300,7 @@ def _check_detect(args):
         (args.info and not args.detector, '--info needs --detector FILE')):
         if wrong: raise UsageError(why)
     _check_files(args)
+    check_beside(args)
 
 # %% ../../nbs/shell/01_commands.ipynb #c040
 OF_TEXTS = ('give --detector FILE, what dew_mark --save-detector wrote; or the very key that marked the texts, '
@@ -310,10 +317,11 @@ def _load_detectors(args) -> dict:
             for f in args.detector}
 
 # %% ../../nbs/shell/01_commands.ipynb #c041
-def _shown(j, args, more) -> str:
+def _shown(j, args, more, beside) -> str:
     "A judgement as it is printed, in JSON with more fields"
-    if args.json: return json.dumps(j.record(args.tokens) | more, ensure_ascii=False)
-    return j.csv_row() if args.csv else '\n'.join([j.line(), *j.passages()])
+    record, lines = beside(j)
+    if args.json: return json.dumps(j.record(args.tokens) | record | more, ensure_ascii=False)
+    return j.csv_row() if args.csv else '\n'.join([j.line(), *j.passages(), *lines])
 
 def _claims(args) -> str:
     "What is to be known of key and scheme, where they are claims of a file"
@@ -330,13 +338,13 @@ def _print_foot(tally, args, notes):
 # %% ../../nbs/shell/01_commands.ipynb #8d633644
 REPORTED = 1000 # texts of an evidence report
 
-def _print_all(judgements, args, notes) -> tuple:
+def _print_all(judgements, args, notes, beside) -> tuple:
     "Print judgements as they come; their tally, for --html rows and cards, for --report all of them"
     tally, rows, cards, kept = Tally(args.alpha, args.many or ''), [], [], []
     for j in judgements:
         if not (tally.all or args.json): print(csv_line(COLUMNS) if args.csv else headline(args.many))
         first = tally.all == tally.errors and j.result is not None
-        print(_shown(j, args, dict(claims=_claims(args)) if first and _claims(args) else {}), flush=True)
+        print(_shown(j, args, dict(claims=_claims(args)) if first and _claims(args) else {}, beside), flush=True)
         tally.add(j)
         if args.report: kept.append(j)
         if len(kept) > REPORTED: raise UsageError(
@@ -408,11 +416,12 @@ def _detect(argv) -> int:
     reporter = _reporter(args) if args.report else None
     dets = _load_detectors(args)
     if args.raw: dets = {k: d.read_as('raw') for k,d in dets.items()}
-    notes = []                                          # filled while texts are read
+    if reads_host(args): say('loading the host …', args.quiet)
+    notes, beside = [], read_beside(args, dets)         # notes are filled while texts are read
     entries = named_documents(args.file, args.text, args.jsonl, args.column, args.encoding, args.id_column, notes.append)
     found = judged_documents(judge_with(dets, args.alpha, args.scan), entries)
     if args.many: found = corrected(list(found), args.many, dets, args.scan)
-    tally, rows, cards, kept = _print_all(found, args, notes)
+    tally, rows, cards, kept = _print_all(found, args, notes, beside)
     if args.html: _write_page(args, dets, tally, rows, cards)
     total = tally.all
     if not total: raise UsageError('no text given: the input has no lines')

@@ -51,34 +51,38 @@ def pair_sum(
     mask:torch.Tensor|None=None, # (..., L) which positions count
     rho_C:torch.Tensor|None=None, # (..., L, L) cosines of contexts, if they are known already
     exact:int|None=None, # positions whose pairs are all summed; None: `EXACT`
-    secret:bytes=b'' # of the rule, where its rows are not keyed
+    secret:bytes=b'', # of the rule, where its rows are not keyed
+    weights:torch.Tensor|None=None # (..., L) of positions; None: all 1
 ) -> torch.Tensor:
-    "Σ_ij K_ij for texts of one length (padded): L²/L_eff"
+    "Σ_ij w_i w_j K_ij for texts of one length (padded): (Σ w)²/L_eff"
     if mask is not None: r = r*mask[..., None]
-    if r.shape[-2] > (EXACT if exact is None else exact): return long_sum(kernel, r, c, secret=secret)
-    if r.shape[-2] > AT_ONCE: return block_sum(kernel, r, c)
+    if r.shape[-2] > (EXACT if exact is None else exact): return long_sum(kernel, r, c, secret=secret, weights=weights)
+    if r.shape[-2] > AT_ONCE: return block_sum(kernel, r, c, weights=weights)
     if rho_C is None: rho_C = c @ c.transpose(-1, -2)
     K = kernel(r @ r.transpose(-1, -2), rho_C)
     itself = K.diagonal(dim1=-2, dim2=-1)
-    return K.sum((-1, -2)) + ((itself > .5).to(K) - itself).sum(-1)
+    rest = (itself > .5).to(K) - itself
+    if weights is None: return K.sum((-1, -2)) + rest.sum(-1)
+    return (K*weights[..., None]*weights[..., None, :]).sum((-1, -2)) + (rest*weights**2).sum(-1)
 
 # %% ../../nbs/stats/07_keynull.ipynb #c025
 def block_sum(
     kernel, # of the rule
     r:torch.Tensor, # (..., L, w) unit token rows; 0: does not count
     c:torch.Tensor, # (..., L, w') unit contexts
-    step:int=512 # rows of pairs at a time
+    step:int=512, # rows of pairs at a time
+    weights:torch.Tensor|None=None # (..., L) of positions; None: all 1
 ) -> torch.Tensor:
-    "Σ_ij K_ij of texts, block by block"
-    if r.ndim > 2: return torch.stack([block_sum(kernel, x, y, step) for x,y in zip(r, c)])
+    "Σ_ij w_i w_j K_ij of texts, block by block"
+    if r.ndim > 2: return torch.stack([block_sum(kernel, x, y, step, w) for x,y,w in zip(r, c, [None]*len(r) if weights is None else weights)])
     total = r.new_zeros((), dtype=torch.float64)
     for i in range(0, len(r), step):
         checkpoint()
         K = kernel(r[i:i+step] @ r[i:].T, c[i:i+step] @ c[i:].T)
-        square = K[:, :len(K)]
-        itself = square.diagonal()
-        total += 2*K.sum(dtype=torch.float64) - square.sum(dtype=torch.float64)
-        total += ((itself > .5).to(K) - itself).sum(dtype=torch.float64)
+        rest = (K.diagonal() > .5).to(K) - K.diagonal()
+        if weights is not None: K, rest = K*weights[i:i+step, None]*weights[i:], rest*weights[i:i+step]**2
+        total += 2*K.sum(dtype=torch.float64) - K[:, :len(K)].sum(dtype=torch.float64)
+        total += rest.sum(dtype=torch.float64)
     return total
 
 # %% ../../nbs/stats/07_keynull.ipynb #d4d3db49
@@ -150,13 +154,15 @@ def scores(self:HiddenLayers,
 @patch
 def add(self:HiddenLayers,
     r:torch.Tensor, # (L, w) unit token rows; 0: does not count
-    c:torch.Tensor # (L, w_C) unit contexts
+    c:torch.Tensor, # (L, w_C) unit contexts
+    weights:torch.Tensor|None=None # (L,) of positions; None: all 1
 ) -> HiddenLayers:
     "One more piece of the text"
     live = r.abs().amax(-1) > 0
     r, c, i = r[live].float(), c[live].float(), 0
-    self.L, self.sums = self.L + len(r), self.sums.to(r.device)
-    if self.kernel.slope is not None: self.outer = self.outer + (r.T @ c).double()
+    w = r.new_ones(len(r)) if weights is None else weights[live].float()
+    self.L, self.sums = self.L + w.sum(dtype=torch.float64).item(), self.sums.to(r.device)
+    if self.kernel.slope is not None: self.outer = self.outer + ((r*w[:,None]).T @ c).double()
     own, which = r.unique(dim=0, return_inverse=True)
     order = which.argsort(stable=True)
     while i < self.layers:
@@ -164,7 +170,7 @@ def add(self:HiddenLayers,
         M, a = self.draw(i, r.shape[1], c.shape[1], r.device)
         for at in order.split(max(1, BUDGET//M.shape[1])):
             few, of = torch.unique_consecutive(which[at], return_inverse=True)
-            self.sums[i:i+len(a)] += self.scores(own[few], of, c[at], M, a).sum(0, dtype=torch.float64)
+            self.sums[i:i+len(a)] += (self.scores(own[few], of, c[at], M, a)*w[at,None]).sum(0, dtype=torch.float64)
         i += len(a)
     return self
 
@@ -175,7 +181,7 @@ MARGIN = 3.                           # standard errors on top of the estimate
 def pairs(self:HiddenLayers,
     margin:float=MARGIN # standard errors to add; 0: none
 ) -> torch.Tensor:
-    "Σ_ij K_ij of the text: an estimate, with a margin"
+    "Σ_ij w_i w_j K_ij of the text: an estimate, with a margin"
     q = self.sums.square()
     error = torch.maximum(q.std(), 2**.5*q.mean())/self.layers**.5
     linear = 0. if self.kernel.slope is None else self.kernel.slope*torch.as_tensor(self.outer).square().sum()
@@ -187,12 +193,13 @@ def long_sum(
     r:torch.Tensor, # (..., L, w) unit token rows; 0: does not count
     c:torch.Tensor, # (..., L, w') unit contexts
     layers:int|None=None, # to score with; None: `LAYERS`, or a quarter
-    secret:bytes=b'' # of the rule, where its rows are not keyed
+    secret:bytes=b'', # of the rule, where its rows are not keyed
+    weights:torch.Tensor|None=None # (..., L) of positions; None: all 1
 ) -> torch.Tensor:
-    "Σ_ij K_ij of long texts, by layers that nobody knows, with a margin"
-    if r.ndim > 2: return torch.stack([long_sum(kernel, x, y, layers, secret) for x,y in zip(r, c)])
+    "Σ_ij w_i w_j K_ij of long texts, by layers that nobody knows, with a margin"
+    if r.ndim > 2: return torch.stack([long_sum(kernel, x, y, layers, secret, w) for x,y,w in zip(r, c, [None]*len(r) if weights is None else weights)])
     seed = hidden_seed([r[r.abs().amax(-1) > 0]], secret)
-    return HiddenLayers(kernel, seed, layers).add(r, c).pairs()
+    return HiddenLayers(kernel, seed, layers).add(r, c, weights).pairs()
 
 # %% ../../nbs/stats/07_keynull.ipynb #c031
 class TextSums:
@@ -247,16 +254,17 @@ def total(self:TextSums,
 @patch
 def pairs(self:TextSums,
     rules:list, # (kernel, function from positions to unit token rows, secret bytes) of each key
-    c:torch.Tensor # (N, w') unit contexts
+    c:torch.Tensor, # (N, w') unit contexts
+    weights:list|None=None # of each key, (N,) weights of positions, or None: all 1
 ) -> list:
-    "For each key Σ_ij K_ij of each text, in the order of `texts`"
-    out = [[] for _ in rules]
+    "For each key Σ_ij w_i w_j K_ij of each text, in the order of `texts`"
+    out, weights = [[] for _ in rules], weights or [None]*len(rules)
     for _,at,mask in self.groups:
         checkpoint()
         u = c[at]
         rho_C = u @ u.transpose(-1, -2) if u.shape[-2] <= min(self.exact, AT_ONCE) else None
-        for sums,(kernel,rows,secret) in zip(out, rules):
-            sums.append(pair_sum(kernel, rows(at), u, mask, rho_C, self.exact, secret).double())
+        for sums,(kernel,rows,secret),w in zip(out, rules, weights):
+            sums.append(pair_sum(kernel, rows(at), u, mask, rho_C, self.exact, secret, None if w is None else w[at]).double())
     return [torch.cat(sums) for sums in out]
 
 # %% ../../nbs/stats/07_keynull.ipynb #c037

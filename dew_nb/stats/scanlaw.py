@@ -56,9 +56,10 @@ class CellPairs:
         r:torch.Tensor, # (L, w) unit rows of the scored tokens
         c:torch.Tensor, # (L, w') unit contexts
         kernel, # of the rule
-        stride:int=10 # positions in a cell
+        stride:int=10, # positions in a cell
+        weights:torch.Tensor|None=None # (L,) of positions; None: all 1
     ):
-        self.r, self.c, self.kernel, self.stride = r, c, kernel, stride
+        self.r, self.c, self.kernel, self.stride, self.weights = r, c, kernel, stride, weights
         self.tiles = {}
 
 # %% ../../nbs/stats/08_scanlaw.ipynb #c015
@@ -72,6 +73,7 @@ def tile(self:CellPairs,
     w = TILE*self.stride
     a, b = slice(i*w, (i+1)*w), slice(j*w, (j+1)*w)
     k = self.kernel(self.r[a] @ self.r[b].T, self.c[a] @ self.c[b].T)
+    if self.weights is not None: k = k*self.weights[a, None]*self.weights[b]
     k = cell_sums(cell_sums(k, self.stride).T, self.stride).T
     out = torch.zeros(TILE, TILE, dtype=torch.float64, device=k.device)
     out[:k.shape[0], :k.shape[1]] = k
@@ -96,10 +98,11 @@ def window_pair_sums(
     c:torch.Tensor, # (L, w') unit contexts
     kernel, # of the rule
     lengths:list, # window lengths in cells
-    stride:int=10 # positions in a cell
+    stride:int=10, # positions in a cell
+    weights:torch.Tensor|None=None # (L,) of positions; None: all 1
 ) -> list:
-    "For each length, Σ_ij K_ij of the windows that start at cell 0, 1, …"
-    pairs, n = CellPairs(r, c, kernel, stride), -(-len(r)//stride)
+    "For each length, Σ_ij w_i w_j K_ij of the windows that start at cell 0, 1, …"
+    pairs, n = CellPairs(r, c, kernel, stride, weights), -(-len(r)//stride)
     J, tiles, out = -(-max(lengths)//TILE), -(-n//TILE), [[] for _ in lengths]
     for t in range(tiles):
         S = pairs.square(t, min(t+J, tiles-1))
@@ -161,19 +164,21 @@ def null_scores(
     seed:int=0, # of the draws
     anchor=None, # the scheme's
     stride:int=10, # sum over cells of so many positions
-    M:int=2048 # pairs of directions; 0: a full matrix for each draw
+    M:int=2048, # pairs of directions; 0: a full matrix for each draw
+    weights:torch.Tensor|None=None # (L,) of positions; None: all 1
 ) -> tuple:
     "(n, B) sums over cells of standardised scores under the key null, and (B,) anchor scores"
     if M and B > SHARE:
         cut = [min(SHARE, B-i) for i in range(0, B, SHARE)]
-        parts = [null_scores(r, c, kernel, b, seed+i, anchor, stride, M) for i,b in enumerate(cut)]
+        parts = [null_scores(r, c, kernel, b, seed+i, anchor, stride, M, weights) for i,b in enumerate(cut)]
         return tuple(torch.cat(x, -1) for x in zip(*parts))
     generator = torch.Generator(r.device).manual_seed(seed)
     keys, step = kernel.draw(r.shape[1], c.shape[1], B, generator, M), TILE*stride
     sums = []
     for i in range(0, len(r), step):
         checkpoint()
-        sums.append(cell_sums(keys.scores(r[i:i+step], c[i:i+step]), stride))
+        y = keys.scores(r[i:i+step], c[i:i+step])
+        sums.append(cell_sums(y if weights is None else y*weights[i:i+step, None], stride))
     S = torch.zeros(B, device=r.device)
     if anchor is not None: S = anchor_scores(anchor, keys, r, generator)
     return torch.cat([torch.zeros(0, B, device=r.device), *sums]), S
