@@ -127,3 +127,16 @@ def test_nothing_leaves_the_device_and_the_marks_are_the_same(wm, monkeypatch):
     changed = (new - scores.softmax(-1)).abs().amax(1) > 1e-6
     assert changed.tolist() == [True, False, False, True, True, True]
     assert torch.equal(wm.processor(18, drawn=True)(ids, scores), scores)
+
+
+@pytest.mark.parametrize('config', [dict(candidates='all'), dict(candidates='top_m', m=64), dict(rule='bias', candidates='all'), dict(rule='bias', candidates='nucleus')], ids=str)
+def test_logits_of_any_width_with_repeats_left_alone(config):
+    "Gemma, Qwen and Falcon pad their logits; `token_repeat` decides token by token"
+    one = DEW.build(toy_host(), Letters(), KEY, DEWConfig(contexts='compiled', n=32, **config), progress=False)
+    V = len(one.host.embeddings)
+    ids = torch.randint(300, 330, (2, 40), generator=torch.Generator().manual_seed(0))
+    for W in (V + 64, V, V - 100):
+        s = torch.randn(2, W, generator=torch.Generator().manual_seed(1))
+        out = one.processor(prompt_length=0, drawn=True)(ids, s)
+        assert out.shape == s.shape and not out.isnan().any()
+        assert (out.softmax(-1) - s.softmax(-1)).abs().sum() > .01

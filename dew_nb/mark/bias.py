@@ -18,7 +18,7 @@ from .keys import SecretKey
 from ..stats.null import IIDNull, ScoreLaw
 from ..stats.tanh_kernel import TanhKernel
 from .projection import projections
-from .protocols import Part, Rule, check_candidates, register_rule
+from .protocols import Part, Rule, check_candidates, fit_columns, register_rule
 from .tables import TokenTable, build_table, project_rows
 
 # %% ../../nbs/mark/20_bias.ipynb #c6d6b04d
@@ -155,8 +155,8 @@ def play(self:BiasRule,
     on:torch.Tensor # (B, 1) or (B, m) bool: where there is a mark
 ) -> torch.Tensor:
     "Their logits with the bias"
-    b, W = self.score(q, ids), values.shape[1]
-    if ids is None: b = torch.nn.functional.pad(b, (0, max(0, W-b.shape[1])))[:, :W]
+    b = self.score(q, ids)
+    if ids is None: b = fit_columns(b, values.shape[1])
     if self.config.candidates == 'nucleus': on = on & nucleus_mask(values, self.config.nucleus_p)
     return values + (b*on).to(values.dtype)
 

@@ -8,7 +8,7 @@ __all__ = ['SMALL', 'play_step', 'mark_step', 'Marker', 'draw_subkeys']
 # %% ../../nbs/mark/31_marking.ipynb #3b44656f
 import torch
 from fastcore.basics import patch
-from .protocols import MarkState
+from .protocols import MarkState, fit_columns
 from .scheme import Scheme
 from .windows import special_mask
 from ..models.graphs import RecordedFunction
@@ -23,6 +23,7 @@ def play_step(
 ) -> torch.Tensor:
     "What becomes of the candidates' values: the part of a marking step between the two that see the whole vocabulary"
     c, on = scheme.contexts.place(text, ids, scheme.rule, state)
+    if ids is None and on.shape[1] > 1: on = fit_columns(on, values.shape[1])
     if state.allowed is not None: on = on & state.allowed.to(on.device)[:,None]
     q = scheme.rule.project(c, state.subkeys)
     return scheme.rule.play(values, ids, q, on.to(q.device))

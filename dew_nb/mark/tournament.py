@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from fastcore.basics import patch
 from .config import DEWConfig, check_choice, check_whole
-from .protocols import Part, Rule, check_candidates, find_contexts, register_rule
+from .protocols import Part, Rule, check_candidates, find_contexts, fit_columns, register_rule
 from .keys import SecretKey, keyed_normals, keyed_permutation, stacked_normals
 from ..stats.null import NormalNull
 from ..stats.sign_kernel import SignKernel, layer_contexts, layer_signs
@@ -323,9 +323,8 @@ def put(self:TournamentRule,
 @patch
 def _among_all(self:TournamentRule, logp, q, on):
     "The tournament of the whole vocabulary"
-    p, beta = logp.exp(), self.bits(q)
-    beta = torch.nn.functional.pad(beta, (0, max(0, p.shape[1]-beta.shape[2])))[..., :p.shape[1]]
-    return tournament(p, beta*on.to(p)[:,None]).log()
+    p = logp.exp()
+    return tournament(p, fit_columns(self.bits(q), p.shape[1])*on.to(p)[:,None]).log()
 
 # %% ../../nbs/mark/21_tournament.ipynb #c8944b84
 @patch
