@@ -7,7 +7,7 @@ from dew_nb.mark.sources import reference_texts
 from dew_nb.read.over_keys import scores_over_keys
 
 KEY = SecretKey(b'an example key: never use this one')
-CONFIG = DEWConfig(contexts='ngram', m=64, n=32)
+CONFIG = DEWConfig(contexts='ngram', m=64, n=32, screen=False)         # sixty keys, as they are drawn
 OTHER = dict(
     ja='港は何年も静かだった。ある朝、一隻の船が霧の中から現れ、漁師たちは網を置いて岸へ走った。子どもたちは石の上に立ち、帆の色を数えた。誰もその旗を知らなかった。夕方になると船長が町へ来て、井戸の水を一杯求めた。',
     ru='Гавань много лет была тихой. Однажды утром из тумана вышел корабль, и рыбаки бросили сети и побежали к берегу. Дети стояли на камнях и считали паруса. Никто не знал этого флага. Вечером капитан пришёл в город и попросил стакан воды.',

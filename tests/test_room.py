@@ -36,7 +36,7 @@ def flat_table(units, value=1.):
     return RoomTable(value, {k: np.zeros(1 << bits, np.int8) for k,(_,bits) in STAGES.items()}, RoomTable.fit(units, [[1]], [[0]], [[1.]]).codes)
 
 @pytest.fixture(scope='module')
-def plain(): return DEW.build(toy_host(), Letters(), KEY, DEWConfig(k=3, context_separate=True), progress=False)
+def plain(): return DEW.build(toy_host(), Letters(), KEY, DEWConfig(screen=False), progress=False)     # hundreds of keys, as they are drawn
 
 @pytest.fixture(scope='module')
 def wm(plain): return plain.with_room(uneven_table(plain.contexts.units, reference_texts()[:100]))
