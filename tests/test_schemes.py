@@ -227,10 +227,10 @@ def test_times_are_ratios_within_a_round():
     assert found['none']['write']['ratio'] == 1 and 'read' not in found['none']
 
 
-def test_times_and_innocents_have_the_rows_of_both_studies(tmp_path):
+def test_times_and_unmarked_rates_have_the_rows_of_both_studies(tmp_path):
     import pandas as pd
     from types import SimpleNamespace
-    m = script('innocents')
+    m = script('unmarked_rates')
     rows = m.all_rows()
     assert len(rows) == 15 and {'k-SemStamp', 'ATW', 'TS', 'Unbiased gamma statistic=ratio'} <= set(rows) and set(m.KEYS) <= set(rows)
     class Even:                                        # not a watermark: the key is what is said

@@ -26,7 +26,7 @@ def frames(a):
     small('detect_scores', dict(p=4), dict(p=LEVELS))
     small('donors_calibrated_scores', change=lambda d: donors.all_fewer_digits(d.drop(columns='score')))
     small('forging_scores', dict(p_value=4, score=7))
-    small('innocents', dict(p_value=4), change=lambda d: d[['scheme', 'source', 'key', 'i', 'p_value']])
+    small('unmarked_rates', dict(p_value=4), change=lambda d: d[['scheme', 'source', 'key', 'i', 'p_value']])
     for name in ('lengths', 'lengths_fresh'): lengths.by_key(pd.read_parquet(a.data/f'{name}.parquet')).to_parquet(a.out/f'{name}.parquet', index=False, compression='zstd')
     small('null_scores', change=null_over_keys.read_by_the_page)
     for name in ('text_quality', 'token_repeat_quality', 'token_repeat_cool_quality'): small(name, text_quality.DIGITS)

@@ -244,10 +244,13 @@ class Table:
         mixed = len(keys) and keys.max() > 1
         note = lambda r: ' (one key)' if mixed and keys.get(r) == 1 else ''
         return [label + note(r) for r,label in zip(self.rows, self.labels)]
-    def groups(self) -> list[str]:
-        "What stands above the headings, for each column"
-        name = lambda c: 'unattacked' if c[0] == 'none' else c[0]
-        return ['quality' if _is_quality(c[1]) else name(c) for c in self.columns]
+
+# %% ../../../nbs/evaluation/studies/08_results.ipynb #3e378081
+@patch
+def groups(self:Table) -> list[str]:
+    "What stands above the headings, for each column"
+    name = lambda c: 'unattacked' if c[0] == 'none' else c[0]
+    return ['quality' if _is_quality(c[1]) else name(c) for c in self.columns]
 
 # %% ../../../nbs/evaluation/studies/08_results.ipynb #9e27d23a
 @patch

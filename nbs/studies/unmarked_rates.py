@@ -1,8 +1,8 @@
 """False positives: p-values of unmarked texts, by the host and by people, under many keys, for every scheme.
 
-    python nbs/studies/innocents.py --unmarked nbs/studies/data/evaluation --out results/innocents
-    python nbs/studies/innocents.py --unmarked results/schemes --only ATW "Unbiased delta" --out results/innocents
-    python nbs/studies/innocents.py --unmarked results/schemes --out results/innocents --join nbs/studies/data/innocents.parquet
+    python nbs/studies/unmarked_rates.py --unmarked nbs/studies/data/evaluation --out results/unmarked_rates
+    python nbs/studies/unmarked_rates.py --unmarked results/schemes --only ATW "Unbiased delta" --out results/unmarked_rates
+    python nbs/studies/unmarked_rates.py --unmarked results/schemes --out results/unmarked_rates --join nbs/studies/data/unmarked_rates.parquet
 
 The rows are those of schemes.toml and schemes_few.toml; the texts the first of a folder of dew_eval (written by the host without a mark) and as many that people wrote. Each scheme has a file of its own,
 OUT/NAME.parquet with a row for each text and key; a scheme whose file is there is left out. Schemes that must read a text again for every key have fewer keys. With --join FILE.parquet all files of OUT
