@@ -1,9 +1,13 @@
 """The preset `standard`: screened keys, hashed pieces, and texts that cannot be judged."""
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_encoder, load_host
 from dew_nb.mark.screening import ScreeningSample, choose_signs, screening_texts
+from dew_nb.read.scan import Positions, window_laws
+from dew_nb.read.verdicts import Judgement
 
 KEY = SecretKey(bytes(range(32)))
 RUSSIAN = ('Старая гавань была тихой в то утро, и лодки ещё не вернулись с промысла. Человек стоял на берегу и смотрел на серое море. '
@@ -62,3 +66,42 @@ def test_sample():
     assert sample.windows.shape == (len(sample), 3) and len(sample) > 200
     signs, _ = choose_signs(KEY, np.zeros((1, 30)))
     assert set(np.abs(signs)) == {1.}
+
+# ---- texts in languages that keys are not screened on
+
+GREEK = ('Το παλιό λιμάνι ήταν ήσυχο εκείνο το πρωί και οι βάρκες δεν είχαν γυρίσει ακόμη από το ψάρεμα. Ο άντρας στεκόταν στην ακτή και κοίταζε '
+         'τη γκρίζα θάλασσα. Σκεφτόταν τι του είχε πει η κόρη του και το γράμμα που έμενε κλειστό επάνω στο τραπέζι του σπιτιού. ')
+ENGLISH = ('The old harbour was quiet that morning, and the boats had not come back from the fishing grounds. A man stood on the shore and looked at the '
+           'grey sea. He thought of what his daughter had told him, and of the letter that lay unopened on the table at home.')
+
+def lenient(wm): return replace(wm, familiar=None, blueprint=replace(wm.blueprint, familiar=None))
+
+def test_another_language_needs_a_higher_score(wm):
+    "The same mean score, a larger p-value; in familiar text of this length nothing changes"
+    for text,unfamiliar in ((ENGLISH, False), (RUSSIAN, False), (GREEK, True)):
+        new, old = wm.detector().detect(text), lenient(wm).detector().detect(text)
+        assert new.score == old.score and new.sd == old.sd and new.unfamiliar == unfamiliar and not old.unfamiliar
+        if unfamiliar: assert new.expected > 3*old.expected and new.p_value > old.p_value
+        else: assert new.p_value == pytest.approx(old.p_value, rel=.1)
+
+def test_scans_judge_each_window(wm):
+    "English beside Greek is scanned as English alone, Greek is not"
+    P = [Positions.of(s, d, s.contexts.encode(d.windows)) for s in (wm, lenient(wm)) for d in wm.detector().reader.read([ENGLISH + '\n\n' + GREEK])]
+    (new, _), (old, _) = (window_laws(p, wm.rule, [5, 12]) for p in P)
+    ratio = (new[0]/old[0]).numpy()
+    assert ratio[0] == pytest.approx(1, abs=.01) and ratio[-1] > 2
+
+def test_familiarity_is_in_the_file(wm, tmp_path):
+    "It is saved and loaded; a file without it is read as before"
+    wm.detector().save(tmp_path/'new.dew')
+    lenient(wm).detector().save(tmp_path/'old.dew')
+    new, old = (Detector.load(tmp_path/f'{x}.dew') for x in ('new', 'old'))
+    assert old.scheme.familiar is None and (new.scheme.familiar.ratio == wm.familiar.ratio).all()
+    assert new.detect(GREEK).p_value == pytest.approx(wm.detector().detect(GREEK).p_value, rel=1e-3)
+    assert old.detect(GREEK).p_value < new.detect(GREEK).p_value
+
+def test_the_verdict_says_so(wm):
+    "A reader is told why only a strong mark would show"
+    said = Judgement.of_text('greek.txt', wm.detector().detect(GREEK*3)).says()
+    assert 'not screened on' in said and said.startswith('not marked')
+    assert 'screened' not in Judgement.of_text('english.txt', wm.detector().detect(ENGLISH)).says()

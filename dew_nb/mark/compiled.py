@@ -30,7 +30,8 @@ from .context import TokenContexts, keep_tokenizer, kept_units
 from .keys import SecretKey, keyed_normals
 from .protocols import Part, register_contexts
 from .windows import next_windows
-from ..models.tokenization import backend, token_strings, token_units
+from ..models.hosts import array_digest
+from ..models.tokenization import backend, hash_strings, token_strings, token_units
 from .whitening import count_weights, zipf_weights
 from ..models.vectors import SHORT, unit_rows, unpack_signs
 
@@ -388,6 +389,17 @@ def place(self:CompiledContexts,
     if ids is None: ids = torch.arange(len(rule.table), device=text.device).expand(len(text), -1)
     return c, on & ~repeats_in_similar_context(answer, c, ids, rule, self)
 
+# %% ../../nbs/mark/12_compiled.ipynb #4593be17
+def _separate_kept(E, frequency, host):
+    "`separate` of a host's vectors, from the cache folder if it was made before"
+    def make():
+        rows, part = separate(compile_table(E, frequency), host.tokenizer)
+        return dict(rows=rows.contiguous(), **vars(part))
+    of = array_digest(E), hashlib.sha256(np.ascontiguousarray(frequency)).hexdigest(), host.tokenizer_digest
+    kept = cached_tensors(cache_dir()/f'separate-{hash_strings(*of)[:32]}.safetensors', make)
+    return kept.pop('rows'), HashedPart(**kept)
+
+
 # %% ../../nbs/mark/12_compiled.ipynb #c033
 @patch(cls_method=True)
 def prepare(cls:CompiledContexts,
@@ -403,7 +415,7 @@ def prepare(cls:CompiledContexts,
     frequency = count_weights(reference.counts, zipf_weights(len(E)), .05)
     if not c.separate: rows, hashed = compile_table(E, frequency, c.damping), None
     else:
-        rows, hashed = separate(compile_table(E, frequency), host.tokenizer)
+        rows, hashed = _separate_kept(E, frequency, host)
         rows, amount = (damp(x, frequency, c.damping) for x in (rows, hashed.amount[:,None]))
         hashed = replace(hashed, amount=amount[:,0].half().float()).to(host.device)
     return cls(rows.half().to(host.device), host.tokenizer, c.k, c.decay, c.token_repeat, hashed), reference

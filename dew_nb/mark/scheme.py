@@ -24,6 +24,7 @@ from ..stats.keynull import FEW, Anchor, BestOf, key_null
 from .keys import SecretKey
 from .protocols import ContextSpace, Rule, check_members, find_contexts, find_rule
 from .room import RoomTable, check_units
+from .familiarity import Familiarity, other_languages
 from .screening import ScreeningSample, screening_texts
 from .sources import Reference, TokenSpace, reference_texts
 from .tables import TokenTable
@@ -39,6 +40,7 @@ class Scheme:
     anchor: Anchor|None = None # for null='key'
     blueprint: 'Blueprint|None' = None # what does not depend on the key, for `rekey`
     room: RoomTable|None = None # weights of positions in reading; None: all alike
+    familiar: Familiarity|None = None # tells texts that screened keys may lean towards; None: the key is not screened
     @property
     def table(self) -> TokenTable: return self.rule.table
     @property
@@ -86,11 +88,12 @@ def insert(self:Scheme,
 def null(self:Scheme,
     L:np.ndarray, # (D,) positions that count in each text
     pairs:np.ndarray|None=None, # (D,) Σ_ij K_ij of each text, for null='key'
-    cov:np.ndarray|None=None # (D,) sums of `anchor.covariance`, if there is an anchor
+    cov:np.ndarray|None=None, # (D,) sums of `anchor.covariance`, if there is an anchor
+    unlike=0. # (D,) from `familiar.leans`, where the key is screened
 ):
     "The null of each text's mean score"
     if self.config.null == 'iid': one = self.rule.iid_null(L)
-    else: one = key_null(self.rule, L, pairs, self.anchor, cov)
+    else: one = key_null(self.rule, L, pairs, self.anchor, cov, unlike)
     return one if self.rule.keys == 1 else BestOf(one, self.rule.keys)
 
 # %% ../../nbs/mark/30_scheme.ipynb #c022
@@ -109,6 +112,7 @@ class Blueprint:
     progress: bool|None = None # progress bars; None: where there is much to do
     sample: ScreeningSample|None = None # unmarked texts of several kinds, for a rule whose keys are screened
     room: RoomTable|None = None # weights of positions in reading
+    familiar: Familiarity|None = None # of the sample's kinds
     @cached_property
     def sample_contexts(self) -> torch.Tensor: return self.contexts.encode(self.sample.windows).cpu() # (N, d_C)
     def __repr__(self): return f'Blueprint({self.meta["host"]!r}, {self.tokens}, {self.reference})'
@@ -148,11 +152,13 @@ def _is_screened(config, space):
     "Whether signs of layers are chosen: where contexts are looked up, and both embeddings are used"
     return config.rule.screen and space.by_table and config.mode == 'both'
 
-def _screening_sample(host, config, space, texts):
-    "Positions to screen a key on; None: it is not screened"
-    if not _is_screened(config, space): return None
+def _screening(host, config, space, texts):
+    "Positions to screen a key on, and the table that tells texts unlike them; None twice: it is not screened"
+    if not _is_screened(config, space): return None, None
     kinds = screening_texts() if texts is None else screening_texts() | dict(own=list(texts))
-    return ScreeningSample.read(kinds, host.tokenizer, config.k, len(host.embeddings), host.tokenizer_digest)
+    of = host.tokenizer, len(host.embeddings), host.tokenizer_digest
+    familiar = Familiarity.learn(kinds | dict(reviews=reference_texts()), other_languages(), *of)
+    return ScreeningSample.read(kinds, of[0], config.k, *of[1:]), familiar
 
 def _room(config, units):
     "The table of room that a configuration names; None: it names none"
@@ -182,8 +188,8 @@ def prepare(cls:Blueprint,
     tokens = _own_tokens(host, c, reference, tokens, _is_screened(c, space))
     contexts, reference = space.prepare(encoder, host, c, reference, kwargs.get('progress'))
     meta = _origin(host, encoder, c, tokens)
-    sample, room = _screening_sample(host, c, space, texts), _room(c, contexts.units)
-    return cls(c, host, tokens, contexts, reference, contexts.dim, meta, sample=sample, room=room, **kwargs)
+    (sample, familiar), room = _screening(host, c, space, texts), _room(c, contexts.units)
+    return cls(c, host, tokens, contexts, reference, contexts.dim, meta, sample=sample, room=room, familiar=familiar, **kwargs)
 
 # %% ../../nbs/mark/30_scheme.ipynb #c029
 def check_key(
@@ -215,7 +221,7 @@ def with_key(self:Blueprint,
     rule = contexts.bind(rule)
     for part,protocol in ((rule, Rule), (contexts, ContextSpace)): check_members(part, protocol)
     if self.sample is not None: rule = rule.screened(key, self.sample_contexts, self.sample)
-    return Scheme(self.config, rule, contexts, self.host, self._anchor(rule, contexts), self, self.room)
+    return Scheme(self.config, rule, contexts, self.host, self._anchor(rule, contexts), self, self.room, self.familiar)
 
 # %% ../../nbs/mark/30_scheme.ipynb #c033
 def _check_reference(reference):
@@ -305,7 +311,7 @@ def narrow(self:Scheme,
 @patch
 def bare(self:Scheme) -> Scheme:
     "The scheme without its host and without what another key would need"
-    return Scheme(self.config, self.rule, self.contexts, None, self.anchor, None, self.room)
+    return Scheme(self.config, self.rule, self.contexts, None, self.anchor, None, self.room, self.familiar)
 
 # %% ../../nbs/mark/30_scheme.ipynb #03bce6b7
 @patch

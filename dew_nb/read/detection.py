@@ -18,6 +18,7 @@ from tqdm.auto import tqdm
 from ..mark.config import DEWConfig
 from ..mark.hashed import HashedContexts
 from ..mark.protocols import ContextSpace, Rule, check_members, find_contexts, find_rule
+from ..mark.familiarity import Familiarity, is_unfamiliar
 from ..mark.room import RoomTable
 from ..mark.scheme import Scheme
 from ..models.artefacts import load_artefact, save_artefact
@@ -94,7 +95,7 @@ def null(self:Detector,
     "The null of each text's mean score"
     if self.calibration is not None:
         return self.calibration.at(evidence.L, self.group, self.p_kind)
-    return self.scheme.null(evidence.L, evidence.pairs, evidence.cov)
+    return self.scheme.null(evidence.L, evidence.pairs, evidence.cov, evidence.unlike)
 
 # %% ../../nbs/read/10_detection.ipynb #62606a28
 @patch
@@ -107,7 +108,7 @@ def results(self:Detector,
     null = self.null(x)
     some = x.L > 0
     p = np.where(can_judge(x.L, null.l_eff, x.n_weighted), null.p_value(x.mean), 1.) if self.config.null == 'key' else null.p_value(x.mean)
-    numbers = (x.mean*some, null.z(x.mean), p, null.l_eff, null.mean, null.sd*some, x.n_weighted)
+    numbers = (x.mean*some, null.z(x.mean), p, null.l_eff, null.mean, null.sd*some, x.n_weighted, is_unfamiliar(x.unlike))
     best = x.subkey if x.subkey is None else np.where(some, x.subkey, None)
     rows = zip(*[np.broadcast_to(a, len(docs)).tolist() for a in (*numbers, best)])
     return [self._result(*one) for one in zip(docs, *_by_token(docs, x), x.L.astype(int).tolist(), rows)]
@@ -126,11 +127,11 @@ def _by_token(docs, x):
 @patch
 def _result(self:Detector, d, scores, counted, n, row):
     "Put one text's numbers together"
-    mean, z, p, l_eff, expected, sd, n_weighted, subkey = row
+    mean, z, p, l_eff, expected, sd, n_weighted, unfamiliar, subkey = row
     return DetectionResult(mean, z, p, len(d.ids), n, l_eff, expected, sd, scores,
         counted, d.spans, d.text, null=self.config.null, p_kind=self.p_kind, key=self.key,
         lam=self.scheme.rule.scale, undone=d.undone, keys=self.scheme.rule.keys, subkey=subkey,
-        n_weighted=None if self.scheme.room is None else n_weighted)
+        n_weighted=None if self.scheme.room is None else n_weighted, unfamiliar=unfamiliar)
 
 # %% ../../nbs/read/10_detection.ipynb #c033
 @patch
@@ -173,6 +174,7 @@ def save(self:Detector,
     if s.room is not None:
         weights, meta['room'] = s.room.state()
         tensors |= weights
+    if s.familiar is not None: tensors |= s.familiar.state()
     if (a := s.anchor) is not None:
         tensors['anchor'] = a.B
         meta['anchor'] = dict(score=a.score, var=a.var, slope=a.slope)
@@ -252,7 +254,7 @@ def _load_scheme(path, t, meta, encoder, device, check):
     room = meta.pop('room', None)
     if config.room: room = RoomTable.from_state(t, room, contexts.units)
     rule = contexts.bind(find_rule(config.rule.name).from_state(t, meta, config, device))
-    return Scheme(config, rule, contexts, None, anchor, room=room)
+    return Scheme(config, rule, contexts, None, anchor, room=room, familiar=Familiarity.from_state(t))
 
 def _from_file(cls, path, t, meta, encoder, device, check):
     "The detector of a file's tensors and metadata"

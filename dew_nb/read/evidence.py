@@ -65,6 +65,7 @@ class Evidence:
     cov: np.ndarray|None = None # (D,) weighted sums of covariances with the anchor
     subkey: np.ndarray|None = None # (D,) the best of several sub-keys, whose scores these are
     weights: np.ndarray|None = None # (N,) of positions, their mean over a text is 1; None: all 1
+    unlike: np.ndarray|float = 0. # (D,) lean to be expected towards texts like each
     @property
     def L(self) -> np.ndarray: return self.sums.L
     @property
@@ -85,10 +86,11 @@ class Measurement:
     def __init__(self,
         sums:TextSums, # where the positions of each text are
         *tensors, # scores, then pairs and covariances where the null needs them; none: there are no positions
-        weights:np.ndarray|None=None # (N,) of positions; None: all 1
+        weights:np.ndarray|None=None, # (N,) of positions; None: all 1
+        unlike=0. # (D,) lean to be expected towards texts like each
     ):
         gpu = bool(tensors) and tensors[0].is_cuda
-        self.sums, self.weights, self.tensors = sums, weights, [x.to('cpu', non_blocking=gpu) for x in tensors]
+        self.unlike, self.sums, self.weights, self.tensors = unlike, sums, weights, [x.to('cpu', non_blocking=gpu) for x in tensors]
         self.done = torch.cuda.Event() if gpu else None
         if gpu: self.done.record()
     def fetch(self) -> list:
@@ -107,7 +109,7 @@ class Measurement:
         if len(more) > 1: cov = sums.total(more[1] if w is None else more[1]*w)
         scores, best = (scores, None) if scores.ndim == 1 else _best_subkeys(sums, scores, w)
         mean = sums.total(scores if w is None else scores*w)/np.maximum(sums.L, 1)
-        return Evidence(sums, scores, mean, pairs, cov, best, w)
+        return Evidence(sums, scores, mean, pairs, cov, best, w, self.unlike)
 
 # %% ../../nbs/read/03_evidence.ipynb #b9dc4be9
 def room_weights(
@@ -119,6 +121,12 @@ def room_weights(
     tables = {id(s.room): s.room for s in schemes}
     made = {k: None if t is None else position_weights(t, docs, sums) for k,t in tables.items()}
     return {id(s): made[id(s.room)] for s in schemes}
+
+def _unlike(schemes, docs, sums):
+    "For each scheme the lean to be expected towards each text; schemes with one table share them"
+    tables = {id(s.familiar): s.familiar for s in schemes}
+    made = {k: 0. if t is None else t.leans(docs, sums) for k,t in tables.items()}
+    return {id(s): made[id(s.familiar)] for s in schemes}
 
 # %% ../../nbs/read/03_evidence.ipynb #2ca28a41
 @torch.no_grad()
@@ -137,7 +145,8 @@ def measure(
     keyed, w = [x for x in schemes if x.config.null == 'key'], room_weights(schemes, docs, sums)
     rules = [(x.rule.kernel, lambda at, x=x: unit_tokens(x, p.ids[at]), x.rule.secret()) for x in keyed]
     pairs = dict(zip(map(id, keyed), sums.pairs(rules, p.u, [_sent(w[id(x)], p.u) for x in keyed])))
-    return [Measurement(sums, position_scores(x.rule, p), *_null_parts(x, p, pairs.get(id(x))), weights=w[id(x)]) for x in schemes]
+    unlike = _unlike(schemes, docs, sums)
+    return [Measurement(sums, position_scores(x.rule, p), *_null_parts(x, p, pairs.get(id(x))), weights=w[id(x)], unlike=unlike[id(x)]) for x in schemes]
 
 def _sent(weights, like): return None if weights is None else send(weights.astype(np.float32), like.device)
 
@@ -149,8 +158,8 @@ def _null_parts(scheme, p, pairs):
 # %% ../../nbs/read/03_evidence.ipynb #fc61cd08
 class _LongSums:
     "What is kept of a long text from piece to piece, for one scheme"
-    def __init__(self, scheme, ids, all_pairs, weights):
-        self.scheme, self.ids, self.scores, self.cov, self.layers, self.weights = scheme, ids, [], [], None, weights
+    def __init__(self, scheme, ids, all_pairs, weights, unlike):
+        self.scheme, self.ids, self.scores, self.cov, self.layers, self.weights, self.unlike = scheme, ids, [], [], None, weights, unlike
         if all_pairs or scheme.config.null != 'key': return
         seed = hidden_seed((unit_tokens(scheme, x) for x in ids.split(LONG)), scheme.rule.secret())
         self.layers = HiddenLayers(scheme.rule.kernel, seed)
@@ -169,7 +178,7 @@ class _LongSums:
         elif s.config.null == 'key':
             w = None if self.weights is None else _sent(self.weights[sums.first], u)
             out.append(pair_sum(s.rule.kernel, unit_tokens(s, self.ids), u, exact=len(u), weights=w).double()[None])
-        return Measurement(sums, *out, *([torch.cat(self.cov)] if self.cov else []), weights=self.weights)
+        return Measurement(sums, *out, *([torch.cat(self.cov)] if self.cov else []), weights=self.weights, unlike=self.unlike)
 
 # %% ../../nbs/read/03_evidence.ipynb #e8a41328
 def measure_long(
@@ -180,8 +189,8 @@ def measure_long(
     "Score one very long text under each scheme, piece by piece"
     s, all_pairs, kept = schemes[0], sums.L[0] <= sums.exact, []
     counted = send(doc.tokens[doc.first], s.table.device)
-    w = room_weights(schemes, [doc], sums)
-    parts = [_LongSums(x, counted, all_pairs, w[id(x)]) for x in schemes]
+    w, unlike = room_weights(schemes, [doc], sums), _unlike(schemes, [doc], sums)
+    parts = [_LongSums(x, counted, all_pairs, w[id(x)], unlike[id(x)]) for x in schemes]
     for i in range(0, len(doc), LONG):
         checkpoint()
         at = slice(i, i+LONG)

@@ -32,13 +32,13 @@ class FusedDetector(Detector):
         "One result for each text"
         if measured.tensors:
             scores, *more = measured.fetch()
-            measured = Measurement(measured.sums, *map(torch.from_numpy, (scores @ self.weights, *more)), weights=measured.weights)
+            measured = Measurement(measured.sums, *map(torch.from_numpy, (scores @ self.weights, *more)), weights=measured.weights, unlike=measured.unlike)
         return super().results(docs, measured)
     def null(self, evidence):
         "The null of each text's mean score: that of one key"
         s = self.scheme
         if s.config.null == 'iid': return s.rule.iid_null(evidence.L)
-        return key_null(s.rule, evidence.L, evidence.pairs, s.anchor, evidence.cov)
+        return key_null(s.rule, evidence.L, evidence.pairs, s.anchor, evidence.cov, evidence.unlike)
     def scan_iter(self, texts, alpha=.01, **kwargs): raise NotImplementedError('passages are not looked for under several sub-keys at once: use detect')
     def scan(self, texts, alpha=.01, progress=None, **kwargs): return self.scan_iter(texts, alpha)
     def calibrated(self, cal, group=None, kind='calibrated'): raise NotImplementedError('a calibration is for one key')

@@ -49,7 +49,7 @@ def scores_over_keys(
 def _under_key(scheme, groups):
     "Scores of all texts under one key"
     seen = [measure([scheme], *g)[0].evidence() for g in groups]
-    nulls = [scheme.null(x.L, x.pairs, x.cov) for x in seen]
+    nulls = [scheme.null(x.L, x.pairs, x.cov, x.unlike) for x in seen]
     sd, join = scheme.rule.sd, lambda xs: np.concatenate([np.zeros(0), *xs])
     return dict(score=join(x.mean for x in seen),
                 z=join(n.z(x.mean) for n,x in zip(nulls, seen)),

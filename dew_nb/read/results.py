@@ -49,6 +49,7 @@ class DetectionResult:
     keys: int = 1 # sub-keys that were tried; score and z are the best one's, and p_value counts all
     subkey: int|None = None # the best of several
     n_weighted: float|None = None # (Σ w)²/Σ w² where positions have weights; None: they have none
+    unfamiliar: bool = False # in a language that keys are not screened on: `expected` is higher for it
     @property
     def judged(self) -> bool: return bool(can_judge(self.n_scored, self.l_eff, self.n_weighted)) # False: `p_value` is 1, whatever the score
     @cached_property

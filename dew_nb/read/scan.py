@@ -18,6 +18,7 @@ from torch.nn.functional import pad
 from tqdm.auto import tqdm
 
 # %% ../../nbs/read/05_scan.ipynb #c004
+from ..mark.familiarity import expected_lean
 from ..mark.room import position_weights
 from ..stats.changes import core_pieces, whole_words
 from ..models.graphs import send
@@ -134,6 +135,7 @@ class Positions:
     S: float = 0. # standardised anchor score
     var: float = 1. # variance of the anchor's
     w: torch.Tensor|None = None # (L,) weights, which y and g have been multiplied with; None: all 1
+    f: torch.Tensor|None = None # (L,) how familiar each token is; None: the key is not screened
     @property
     def ones(self) -> torch.Tensor: return torch.ones_like(self.g) if self.w is None else self.w.to(self.g) # what a position counts
 
@@ -171,14 +173,22 @@ def of(cls:Positions,
     y, r = position_scores(rule, p).double()/rule.sd, unit_tokens(scheme, p.ids)
     if (a := scheme.anchor) is None: P = cls(r, p.u, y, y.new_zeros(len(y)))
     else: P = cls(r, p.u, y, a.covariance(r, p.u).double(), a.score*rule.scale/rule.sd, a.var)
+    if scheme.familiar is not None: P = replace(P, f=send(scheme.familiar.at(doc.tokens[keep]), r.device))
     if scheme.room is None: return P
     w = send(position_weights(scheme.room, [doc], TextSums([doc.first], r.device))[keep], r.device)
     return replace(P, y=y*w if y.ndim == 1 else y*w[:,None], g=P.g*w, w=w.float())
 
 # %% ../../nbs/read/05_scan.ipynb #c029
-def _allowed(rule, l_eff):
-    "The allowance of sums with so many effective scores"
-    return torch.as_tensor(allowance(l_eff.cpu().numpy(), rule.allowance_short, rule.allowance_long)).to(l_eff)
+def _allowed(rule, l_eff, familiarity):
+    "The allowance of sums with so many effective scores; familiarity: of their tokens, None if it is not known"
+    unlike = 0. if familiarity is None else expected_lean(familiarity.cpu().numpy())
+    return torch.as_tensor(allowance(l_eff.cpu().numpy(), rule.allowance_short, rule.allowance_long, unlike)).to(l_eff)
+
+def _window_means(x, stride, lengths):
+    "For each length, the mean over the positions of each window; None where there is no x"
+    if x is None: return [None]*len(lengths)
+    total, n = (pad(cell_sums(a, stride).cumsum(0), (1, 0)) for a in (x, torch.ones_like(x)))
+    return [(total[m:] - total[:-m])/(n[m:] - n[:-m]) for m in lengths]
 
 def window_laws(
     P:Positions, # of a text
@@ -191,9 +201,9 @@ def window_laws(
     pairs.append(pair_sum(rule.kernel, P.r, P.c, weights=P.w).double()[None])
     cov, n = (pad(cell_sums(x, stride).cumsum(0), (1, 0)) for x in (P.g, P.ones))
     means, inv = [], []
-    for m,p in zip(lengths, pairs):
+    for m,p,f in zip(lengths, pairs, _window_means(P.f, stride, lengths)):
         p, k = p.clamp_min(1e-9), n[m:] - n[:-m]
-        means.append(k*_allowed(rule, k**2/p))
+        means.append(k*_allowed(rule, k**2/p, f))
         inv.append(P.variance(p, cov[m:] - cov[:-m]).rsqrt())
     return means, inv
 
@@ -325,7 +335,7 @@ def make_span(
     pos, at, one = doc.pos[doc.first], slice(i, j), P.ones
     n = float(one[at].sum())
     pairs = pair_sum(rule.kernel, P.r[at], P.c[at], weights=None if P.w is None else P.w[at]).double()
-    lean = _allowed(rule, n**2/pairs)
+    lean = _allowed(rule, n**2/pairs, None if P.f is None else P.f[at].mean())
     z = float((P.rest[at].sum() - n*lean)/P.variance(pairs, P.g[at].sum()).sqrt())
     sure = core_pieces((P.rest - one*lean).cpu().numpy(), i, j, min(1., float(n/pairs)*(n/(j-i))))
     where = lambda a, b: (int(doc.offsets[a, 0]), int(doc.offsets[b, 1]))

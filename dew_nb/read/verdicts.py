@@ -156,7 +156,9 @@ def _says(self:Judgement):
 def caution(self:Judgement) -> str:
     "Why a mark may not show in this text; nothing for most texts"
     if self.marked or self.result is None: return ''
-    return why_hidden(self.result.text, getattr(self.result, 'undone', ()))
+    hidden = why_hidden(self.result.text, getattr(self.result, 'undone', ()))
+    if hidden or not getattr(self.result, 'unfamiliar', False): return hidden
+    return 'in a language that keys are not screened on: only a strong mark shows'
 
 @patch
 def remark(self:Judgement) -> str:

