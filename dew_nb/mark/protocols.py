@@ -180,6 +180,7 @@ class ContextSpace(Stored, Protocol):
     many_keys: ClassVar[bool] = True # it goes together with sub-keys
     by_table: ClassVar[bool] = False # `encode` is a look-up: long samples cost little
     keyed: ClassVar[bool] = False # its vectors depend on the key
+    token_repeat: float = 1. # kernel with an earlier pair from which a token has no bit; 1: off, and marking needs the last k units alone
     @classmethod
     def prepare(cls, encoder, host, config, reference, progress=None) -> tuple: "The space of a host by a `DEWConfig`, and the reference sample"
     def encode(self, windows, check:bool=True) -> Tensor: "(N, dim) unit vectors of windows (N, k); check: refuse NaN now, not later"

@@ -38,7 +38,7 @@ def _sampling_options(p):
     p.add_argument('--max-new-tokens', '--max_new_tokens', type=int, default=200, metavar='N',
         help='tokens to generate (default: 200)')
     p.add_argument('--temperature', type=float, default=.8, metavar='T',
-        help='below 1: surer and duller, with less room for the mark (default: 0.8)')
+        help='below 1: less varied text, with less room for the mark (default: 0.8)')
     p.add_argument('--top-p', '--top_p', type=float, default=.95, metavar='P',
         help='draw from the likeliest tokens that make up this share; 1: from all (default: 0.95)')
     p.add_argument('--seed', default='0', metavar='N',
