@@ -3,6 +3,7 @@
     python nbs/studies/kinds.py --out kinds                                   # makes reference.jsonl and test.jsonl from packages
     python nbs/studies/screening.py pieces --texts kinds/test.jsonl --out pieces.jsonl.gz
     python nbs/studies/screening.py rates --pieces pieces.jsonl.gz --out nbs/studies/data
+    python nbs/studies/screening.py familiarity --pieces pieces.jsonl.gz --out nbs/studies/data
 
 None of the texts is in the sample that keys are screened on, and their sources are others. They are cut into pieces
 of 50 to 12,800 tokens of the embedded host. Writes screening.parquet (variant, kind, length, key: rates and moments of z) and screening.json; variants that are not asked for stay as they are.
@@ -17,6 +18,9 @@ import pandas as pd
 
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
 from dew_nb.evaluation.texts.content import machine, read_texts, study_key, write_texts
+from dew_nb.mark.familiarity import Familiarity, other_languages
+from dew_nb.mark.screening import screening_texts
+from dew_nb.mark.sources import reference_texts
 from dew_nb.models.tokenization import backend
 from dew_nb.read.over_keys import scores_over_keys
 from null_over_keys import Z, rates
@@ -75,9 +79,26 @@ def study(a):
     runs = json.loads(said.read_text()) if said.exists() else {}
     said.write_text(json.dumps(runs | {v: stamp(a, host, enc, T, time.time()-t0) for v in a.variants}, indent=1) + '\n')
 
+OWN = dict(am='amh', bg='bul', bn='ben', cs='ces', el='ell_monotonic', fa='pes_1', fi='fin', gu='guj', hu='hun', id='ind', ka='kat', kk='kaz', ko='kor', ml='mal',
+           mr='mar', nl='nld', pa='pan', pl='pol', ro='ron_2006', si='sin', sv='swe', sw='swh', ta='tam', te='tel', th='tha', tr='tur', uk='ukr', ur='urd', vi='vie')
+
+def familiarity(a):
+    "Familiarity of texts of 200 tokens: with the packaged table, and with one that was never shown their language"
+    host, T = load_host(), pd.DataFrame(read_texts(a.pieces)).query('length == 200')
+    known, others, tok, rows = screening_texts() | dict(reviews=reference_texts()), other_languages(), backend(load_host().tokenizer), []
+    learn = lambda without: Familiarity.learn(known, {k: v for k,v in others.items() if k != without}, host.tokenizer, len(host.embeddings), host.tokenizer_digest)
+    whole = learn(None)
+    for kind,some in T.groupby('kind', sort=False):
+        ids = [np.array(e.ids) for e in tok.encode_batch(some.text.tolist(), add_special_tokens=False)]
+        fewer = learn(OWN[kind]) if kind in OWN else whole
+        rows += [dict(kind=kind, familiarity=whole.at(i).mean(), unknown=fewer.at(i).mean()) for i in ids]
+    R = pd.DataFrame(rows).astype(dict(familiarity='float32', unknown='float32'))
+    R.to_parquet(a.out/'familiarity.parquet', compression='zstd', index=False)
+    print(R.groupby('kind').median().round(2).sort_values('unknown').T.to_string())
+
 def arguments():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument('what', choices=['pieces', 'rates'])
+    ap.add_argument('what', choices=['pieces', 'rates', 'familiarity'])
     ap.add_argument('--texts', type=Path, help='test.jsonl of kinds.py')
     ap.add_argument('--pieces', type=Path)
     ap.add_argument('--variants', nargs='+', default=list(VARIANTS), choices=list(VARIANTS))
@@ -91,4 +112,4 @@ def arguments():
 
 if __name__ == '__main__':
     a = arguments()
-    dict(pieces=pieces, rates=study)[a.what](a)
+    dict(pieces=pieces, rates=study, familiarity=familiarity)[a.what](a)
