@@ -12,17 +12,15 @@ from nbpages import ROOT
 PY, CPUS = sys.executable, os.cpu_count() or 1
 WORKERS = int(os.environ.get('WORKERS', min(2, CPUS)))
 PYTEST = [PY, '-m', 'pytest', '-q', '-n', str(WORKERS), '--dist', 'loadgroup', '--durations', '15']
-# Notebooks some folders at a time, so that workers begin anew: they keep some memory of each
-NOTEBOOKS = 'models/ or stats/', 'mark/ or read/ or transfer/', 'evaluation/', 'serving/ or shell/ or studies/ and not evaluation/', 'tutorials/ or index or dew.ipynb'
 STEPS = {
     'clean':  ('Notebooks are clean, executed and well cut', [PY, 'tools/check.py', 'clean']),
     'export': ('Modules are as the notebooks export them', [PY, 'tools/check.py', 'export']),
     'readme': ('README is as the index notebook has it', [PY, 'tools/check.py', 'readme']),
     'models': ('The embedded models are in the cache', [PY, 'tools/models.py']),
-    **{f'nbs{i}': (f'Notebooks of {k} pass', [*PYTEST, 'tests/test_notebooks.py', '-k', k]) for i,k in enumerate(NOTEBOOKS)},
+    'nbs':    ('Notebooks pass', [*PYTEST, 'tests/test_notebooks.py']),
     'pytest': ('Tests pass', [*PYTEST, 'tests', '--ignore', 'tests/test_notebooks.py']),
     'docs':   ('Docs build without a warning', [PY, 'tools/docs_site.py', '--jobs', str(WORKERS)])}
-TESTS = [o for o in STEPS if o.startswith('nbs') or o == 'pytest']
+TESTS = ['nbs', 'pytest']
 # Workers share the cores instead of fighting for them; no progress bars in the log
 ENV = dict(OMP_NUM_THREADS=str(max(1, CPUS//WORKERS)), OMP_WAIT_POLICY='PASSIVE', TOKENIZERS_PARALLELISM='false', TQDM_DISABLE='1')
 
