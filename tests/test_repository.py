@@ -104,9 +104,7 @@ def said_on(cells:list) -> list[str]:
 
 PAGES = find_notebooks(ROOT/settings()['nbs_path'])
 
-LATER = 'read/12_identification.ipynb',            # a table of a slow cell says "found" until it is run again
-
-@pytest.mark.parametrize('n', [n for n in PAGES if n.rel not in LATER], ids=lambda n: n.rel)
+@pytest.mark.parametrize('n', PAGES, ids=lambda n: n.rel)
 def test_tables_and_figures_use_the_words_of_the_field(n):
     assert [(m[0], s) for s in said_on(n.cells) for m in OURS.finditer(s)] == []
 
