@@ -314,7 +314,7 @@ def check_native(check, host, enc, folder):
     from vllm.v1 import watermarking as own
     from vllm.v1.watermarking import spec_decode
     base.gumbel_sample = torch_draw
-    built = DEW.build(host, enc, SecretKey(b'an example key: never use this one'), DEWConfig(keys=2, m=16), progress=False)
+    built = DEW.build(host, enc, SecretKey(b'an example key: never use this one'), DEWConfig.preset('standard', keys=2, m=16, token_repeat=1., screen=False), progress=False)
     os.environ['DEW_NATIVE'] = str(built.detector().save(folder/'native.dew'))
     register()
     mark = own.create_watermarker(None)

@@ -136,7 +136,7 @@ def native_mark():
     path = os.environ['DEW_NATIVE']
     scheme = load_scheme(path)
     if not scheme.rule.after_warpers: raise ValueError(f"{path} has the rule {scheme.rule.name!r}; a watermarker of vLLM draws: use a tournament")
-    if scheme.contexts.token_repeat != 1: raise ValueError(f'{path} has token_repeat, which needs the text so far; vLLM gives the last tokens alone')
+    if scheme.contexts.token_repeat != 1: raise ValueError(f'{path} has token_repeat, which needs the text so far, and vLLM gives the last tokens alone: build the mark with DEWConfig.preset("standard", token_repeat=1.)')
     single, dual = watermarker_classes()
     return dual(scheme, path) if scheme.rule.keys == 2 else single(scheme, 0, path)
 
