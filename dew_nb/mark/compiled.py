@@ -29,9 +29,10 @@ from .config import check_choice, check_number, check_whole
 from .context import TokenContexts, keep_tokenizer, kept_units
 from .keys import SecretKey, keyed_normals
 from .protocols import Part, register_contexts
+from .sources import kept_tensors
 from .windows import next_windows
 from ..models.hosts import array_digest
-from ..models.tokenization import backend, hash_strings, token_strings, token_units
+from ..models.tokenization import backend, token_strings, token_units
 from .whitening import count_weights, zipf_weights
 from ..models.vectors import SHORT, unit_rows, unpack_signs
 
@@ -395,10 +396,9 @@ def _separate_kept(E, frequency, host):
     def make():
         rows, part = separate(compile_table(E, frequency), host.tokenizer)
         return dict(rows=rows.contiguous(), **vars(part))
-    of = array_digest(E), hashlib.sha256(np.ascontiguousarray(frequency)).hexdigest(), host.tokenizer_digest
-    kept = cached_tensors(cache_dir()/f'separate-{hash_strings(*of)[:32]}.safetensors', make)
+    of = array_digest(E).encode(), np.ascontiguousarray(frequency).tobytes(), host.tokenizer_digest.encode()
+    kept = kept_tensors('separate', of, make)
     return kept.pop('rows'), HashedPart(**kept)
-
 
 # %% ../../nbs/mark/12_compiled.ipynb #c033
 @patch(cls_method=True)

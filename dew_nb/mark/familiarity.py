@@ -7,14 +7,13 @@ __all__ = ['EPS', 'EPS_OTHER', 'SCREENED_FAR', 'UNLIKE_FAR', 'FAMILIAR', 'UNFAMI
            'expected_lean', 'is_unfamiliar']
 
 # %% ../../nbs/mark/18_familiarity.ipynb #41ede24d
-import hashlib, json, lzma
+import json, lzma
 from dataclasses import dataclass
 from importlib import resources
 import numpy as np
 import torch
 from fastcore.basics import patch
-from ..models.artefacts import cached_tensors
-from ..models.assets import cache_dir
+from .sources import kept_tensors
 from ..models.tokenization import backend, tokenizer_digest
 
 # %% ../../nbs/mark/18_familiarity.ipynb #34b73567
@@ -56,7 +55,7 @@ def learn(cls:Familiarity,
         p, q = (_share(texts, backend(tokenizer), V) for texts in (known, others))
         return dict(ratio=torch.from_numpy(np.log((p + EPS)/(q + EPS_OTHER)).astype(np.float16)))
     of = json.dumps([known, others, digest or tokenizer_digest(tokenizer), V, EPS, EPS_OTHER]).encode()
-    return cls(cached_tensors(cache_dir()/f'familiarity-{hashlib.sha256(of).hexdigest()[:32]}.safetensors', make)['ratio'].numpy())
+    return cls(kept_tensors('familiarity', [of], make)['ratio'].numpy())
 
 # %% ../../nbs/mark/18_familiarity.ipynb #aaa244fc
 @patch

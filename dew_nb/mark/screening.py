@@ -6,16 +6,15 @@
 __all__ = ['MOST', 'SOFT', 'TRIED', 'screening_texts', 'ScreeningSample', 'soft_sign', 'proposed_signs', 'choose_signs']
 
 # %% ../../nbs/mark/16_screening.ipynb #c04934a1
-import hashlib, json, lzma
+import json, lzma
 from dataclasses import dataclass
 from importlib import resources
 import numpy as np
 import torch
 from fastcore.basics import patch
 from .keys import SecretKey, keyed_bytes
+from .sources import kept_tensors
 from .windows import text_windows
-from ..models.artefacts import cached_tensors
-from ..models.assets import cache_dir
 from ..models.tokenization import backend, special_ids, tokenizer_digest
 from ..models.vectors import unpack_signs
 
@@ -73,8 +72,7 @@ def read(cls:ScreeningSample,
 ) -> ScreeningSample:
     "Positions of texts"
     of = json.dumps([texts, digest or tokenizer_digest(tokenizer), k, V, MOST]).encode()
-    path = cache_dir()/f'screening-{hashlib.sha256(of).hexdigest()[:32]}.safetensors'
-    r = cached_tensors(path, lambda: _read_all(texts, tokenizer, k, V))
+    r = kept_tensors('screening', [of], lambda: _read_all(texts, tokenizer, k, V))
     pairs = r['pairs'].numpy().astype(np.int64)
     return cls(pairs[:,:-1], pairs[:,-1], r['kind'].numpy().astype(np.int64), tuple(texts))
 

@@ -112,21 +112,23 @@ class Measurement:
         return Evidence(sums, scores, mean, pairs, cov, best, w, self.unlike)
 
 # %% ../../nbs/read/03_evidence.ipynb #b9dc4be9
+def _shared(schemes, part, make):
+    "What `make` makes of a part of each scheme, by id of the scheme; made once where schemes share it"
+    parts = {id(part(s)): part(s) for s in schemes}
+    made = {k: make(p) for k,p in parts.items()}
+    return {id(s): made[id(part(s))] for s in schemes}
+
 def room_weights(
     schemes:list, # some with a table of room
     docs:list, # documents of a group
     sums:TextSums # of these
 ) -> dict: # id of a scheme: (N,) weights, or None
     "Weights of positions for each scheme; schemes with one table share them"
-    tables = {id(s.room): s.room for s in schemes}
-    made = {k: None if t is None else position_weights(t, docs, sums) for k,t in tables.items()}
-    return {id(s): made[id(s.room)] for s in schemes}
+    return _shared(schemes, lambda s: s.room, lambda t: None if t is None else position_weights(t, docs, sums))
 
 def _unlike(schemes, docs, sums):
     "For each scheme the lean to be expected towards each text; schemes with one table share them"
-    tables = {id(s.familiar): s.familiar for s in schemes}
-    made = {k: 0. if t is None else t.leans(docs, sums) for k,t in tables.items()}
-    return {id(s): made[id(s.familiar)] for s in schemes}
+    return _shared(schemes, lambda s: s.familiar, lambda t: 0. if t is None else t.leans(docs, sums))
 
 # %% ../../nbs/read/03_evidence.ipynb #2ca28a41
 @torch.no_grad()

@@ -113,7 +113,7 @@ def arguments():
     ap.add_argument('--name', default='scan', help='of the files')
     ap.add_argument('--alpha', type=float, default=.01)
     ap.add_argument('--docs', type=int, default=200)
-    ap.add_argument('--innocent', type=int, default=400)
+    ap.add_argument('--unmarked', type=int, default=400)
     ap.add_argument('--keys', type=int, default=5)
     ap.add_argument('--tokens', type=int, default=2000)
     ap.add_argument('--passage', type=int, default=200)
@@ -164,7 +164,7 @@ def main():
     parts = [(w.detector(reading='raw'), p) for w,p in lots(a, wm)]
     alone = [r.p_value <= .01 for det,p in parts for r in det.detect(p, progress=False)]
     say(n := len(alone), 'marked passages; alone, p <= 0.01 in', np.mean(alone))
-    docs = documents(wm.contexts.tok, shuffled_reviews(a.human, rng), n + a.innocent, a.tokens)
+    docs = documents(wm.contexts.tok, shuffled_reviews(a.human, rng), n + a.unmarked, a.tokens)
     how, rows = dict(alpha=a.alpha, replicates=a.replicates, seed=a.seed), []
     for k,(det,passages) in enumerate(parts):
         mixed = [embed(d, p, rng) for d,p in zip(docs[len(rows):], passages)]
@@ -172,8 +172,8 @@ def main():
         rows += [row(r, s, e, marked=True, doc=i, key=k) for i,((_,s,e),r) in enumerate(scans, len(rows))]
     say('documents with a passage scanned')
     keys = [study_key(k, 'scan') for k in range(a.keys)]
-    innocent = under_keys(wm, docs[n:], keys, ScanOptions(**how))
-    rows += [row(r, marked=False, doc=i, key=k) for i,k,r in innocent]
+    unmarked = under_keys(wm, docs[n:], keys, ScanOptions(**how))
+    rows += [row(r, marked=False, doc=i, key=k) for i,k,r in unmarked]
     df = pd.DataFrame(rows)
     rates = summary(df, a.alpha)
     df.to_parquet(a.out/f'{a.name}.parquet', compression='zstd', index=False)

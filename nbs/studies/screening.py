@@ -58,7 +58,7 @@ def measure(wm, keys, T):
 
 def stamp(a, host, enc, T, seconds):
     "What the figures were made with"
-    return dict(command=f'python nbs/studies/screening.py rates --pieces pieces.jsonl.gz --name {a.name!r} --variants {" ".join(a.variants)} --out nbs/studies/data',
+    return dict(command=f'python nbs/studies/screening.py rates --pieces pieces.jsonl.gz --name {a.name!r} --variants {" ".join(a.variants)} --keys {a.keys} --long-keys {a.long_keys} --out nbs/studies/data',
                 texts=int(len(T)), keys=a.keys, long_keys=a.long_keys, seconds=round(seconds), **machine(host, enc))
 
 def study(a):
