@@ -99,7 +99,9 @@ def refusal(files:dict, log:Path) -> str:
 # ---------------------------------------------------------------- the client
 class Client:
     "Asks for texts"
-    def __init__(self, port:int, tokens:int, key='none'): self.api, self.tokens = openai.OpenAI(base_url=f'http://127.0.0.1:{port}/v1', api_key=key, timeout=300, max_retries=0), tokens
+    def __init__(self, port:int, tokens:int, key='none'):
+        # the client's own retries: the server closes a connection that was idle for seconds, perhaps just when the client takes it up
+        self.api, self.tokens = openai.OpenAI(base_url=f'http://127.0.0.1:{port}/v1', api_key=key, timeout=600), tokens
     def ask(self, prompt=PROMPTS[0], dew=None, dew_text=None, **more):
         "The answer to a prompt; a list if several were asked for"
         said = {k: v for k,v in dict(dew=dew, dew_text=dew_text).items() if v is not None}
