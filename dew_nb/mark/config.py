@@ -158,7 +158,7 @@ def preset(cls:DEWConfig,
 FLAT = dict(lam=2.4, gamma=.5, k=3, m=32, n=None, projection='gaussian', token_whitening='frequency', context_transform='centre',
     candidates='top_m', mode='both', nucleus_p=.95, shrinkage=.05, null='key', rule='bias', contexts='encoder', layers=30, order=2,
     context_decay=1., context_damping=None, context_width=None, keys=1, context_repeat=1., pair_repeat=1., word_repeat=1., token_repeat=1.,
-    context_separate=False, screen=False, room=None)
+    context_separate=False, screen=False, room=None, leaves=2.)
 FIRST_FIELDS = 13                              # of the first release; later ones count if set
 
 # %% ../../nbs/mark/05_config.ipynb #091f732e

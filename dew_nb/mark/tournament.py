@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 import torch
 from fastcore.basics import patch
-from .config import DEWConfig, check_choice, check_whole
+from .config import DEWConfig, check_choice, check_number, check_whole
 from .protocols import Part, Rule, check_candidates, find_contexts, fit_columns, register_rule
 from .keys import SecretKey, keyed_normals, keyed_permutation, stacked_normals
 from ..stats.null import NormalNull
@@ -87,12 +87,24 @@ def _play_layers(p, up):
         p = won - p*(won.sum(-1)[...,None] - 1)
     return p
 
+# %% ../../nbs/mark/21_tournament.ipynb #f2242b1b
+def _play_leaves(p, beta, leaves):
+    "Layer by layer, with any number of candidates a toss; a token without a bit has either, by a toss of its own"
+    for b in beta.unbind(1):
+        u = ((1 + (p*b).sum(-1, keepdim=True))/2).clamp(0, 1)                # how likely one candidate has bit 1
+        none = (1 - u).pow(leaves - 1)                                       # factor of bit 0
+        one = torch.where(u > 1e-3, (1 - none*(1 - u))/u.clamp_min(1e-3), leaves*(1 - (leaves-1)*u/2))
+        p = p*torch.where(b > 0, one, torch.where(b < 0, none, (one + none)/2))
+    return p/p.sum(-1, keepdim=True)
+
 # %% ../../nbs/mark/21_tournament.ipynb #49759f92
 def tournament(
     p:torch.Tensor, # (B, V) probabilities
-    beta:torch.Tensor # (B, layers, V) bits as -1, 0, 1
+    beta:torch.Tensor, # (B, layers, V) bits as -1, 0, 1
+    leaves:float=2. # candidates of a toss; more than 2 is a stronger mark that changes the distribution
 ) -> torch.Tensor:
     "(B, V) probabilities after all layers"
+    if leaves != 2: return _play_leaves(p, beta, leaves)
     if layer_kernel.fits(p) and (out := layer_kernel(p, beta)) is not None: return out
     up = (1 + beta/2).swapaxes(0, 1)
     if p.device.type != 'cpu': return _play_layers(p, up).clamp_min(0)
@@ -118,6 +130,7 @@ class TournamentConfig(Part):
     candidates: str = 'top_m' # 'top_m' or 'all'
     keys: int = 1 # sub-keys of the one secret, of which each text draws one
     screen: bool = True # signs of layers are chosen so that no key leans, where contexts are looked up
+    leaves: float = 2. # candidates of each toss; above 2 the mark is stronger and changes the distribution
     def __post_init__(self):
         check_whole('layers', self.layers, 1, 256)
         check_whole('order', self.order, 1, 8)
@@ -126,6 +139,7 @@ class TournamentConfig(Part):
         check_choice('candidates', self.candidates, ('top_m', 'nucleus', 'all'))
         check_whole('keys', self.keys, 1, 4096)
         check_choice('screen', self.screen, (True, False))
+        check_number('leaves', self.leaves, 1, 64)
     def check(self, config):
         where = config.contexts.name
         if self.keys > 1 and not find_contexts(where).many_keys: raise ValueError(
@@ -142,13 +156,14 @@ class TournamentRule(Rule):
     after_warpers = True # it acts after temperature, top-k and top-p
     repeats = 'window' # what counts once in a text
     scale = 1. # the largest score
-    unbiased = True # the theorem above
     config: TournamentConfig # the choices
     table: TokenTable # (V, n) projected unit token rows
     M: torch.Tensor # (keys*layers, d_C, n)
     a: torch.Tensor # (keys*layers, order-1, d_C)
     allowance_short: float = .009 # what a key may lean towards a kind of text, in standard deviations of one score
     allowance_long: float = .025 # what it grows to with a text's length; 0: it does not
+    @property
+    def unbiased(self) -> bool: return self.config.leaves == 2 # the theorem above
     @property
     def keys(self) -> int: return self.config.keys
     @property
@@ -297,7 +312,7 @@ def play(self:TournamentRule,
     p, on = top_logp.exp(), on.to(q)
     mass = (1 - p.sum(1, keepdim=True)).clamp_min(1e-20)                # what remains
     beta = torch.nn.functional.pad(self.bits(q, ids)*on[:,None], (0, 1))
-    new = tournament(torch.cat([p, mass], 1), beta)
+    new = tournament(torch.cat([p, mass], 1), beta, self.config.leaves)
     return torch.cat([new[:,:-1], new[:,-1:]/mass], 1).log()
 
 # %% ../../nbs/mark/21_tournament.ipynb #1b3a67cd
@@ -324,7 +339,7 @@ def put(self:TournamentRule,
 def _among_all(self:TournamentRule, logp, q, on):
     "The tournament of the whole vocabulary"
     p = logp.exp()
-    return tournament(p, fit_columns(self.bits(q), p.shape[1])*on.to(p)[:,None]).log()
+    return tournament(p, fit_columns(self.bits(q), p.shape[1])*on.to(p)[:,None], self.config.leaves).log()
 
 # %% ../../nbs/mark/21_tournament.ipynb #c8944b84
 @patch

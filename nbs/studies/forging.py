@@ -59,6 +59,12 @@ VICTIMS = {
     'sub-keys 16': ('dew', dict(preset='tournament', keys=16)),
     'order 1': ('dew', dict(preset='tournament', order=1)),
     'order 3': ('dew', dict(preset='tournament', order=3)),
+    'standard': ('dew', dict(preset='standard')),
+    'standard, sub-keys 8': ('dew', dict(preset='standard', keys=8)),
+    **{f'ngram {k}': ('dew', dict(preset='tournament', contexts='ngram', k=k)) for k in (1, 2, 3, 4)},
+    'ngram 2, sub-keys 8': ('dew', dict(preset='tournament', contexts='ngram', k=2, keys=8)),
+    **{f'SynthID {n}': ('synthid', dict(ngram_len=n)) for n in (2, 3, 4, 5)},
+    'KGW 1': ('kgw', dict(width=1, gamma=.5, delta=2.)),
     'words': ('dew', dict(preset='multilingual')),
     'EXP': ('exp', {}),
     'DiPmark': ('dipmark', {}),
@@ -70,6 +76,7 @@ VICTIMS = {
     'TS': ('ts', {}),
     'ATW': ('atw', {}),
     'k-SemStamp': ('semstamp', {})}
+FRONT = ['standard', 'standard, sub-keys 8', *(f'ngram {k}' for k in (1, 2, 3, 4)), 'ngram 2, sub-keys 8', *(f'SynthID {n}' for n in (2, 3, 4, 5)), 'KGW 1']
 WIDTHS = dict(kgw=3, unigram=0, synthid=3, exp=4, dipmark=3, unbiased=3, morphmark=1)   # of the window that a rule hashes
 CANDIDATES, SHARE, LIKELY, PLAIN = 64, .3, 8, 600
 COMMAND = 'python nbs/studies/forging.py --work WORK --out nbs/studies/data'
@@ -200,9 +207,11 @@ class Victim:
         enc = load_encoder('use-multilingual') if params.get('preset') == 'multilingual' and not first else bench.enc
         if first is None: self.scheme = find_scheme(self.kind)(bench.host, enc, key, **params)
         else: self.scheme = first.scheme.rekey(key)
-        self.k, self.mask = max(3, WIDTHS.get(self.kind, 3)), special_mask(bench.special).to(self.device)
-        self.geometric = self.kind == 'dew' and self.scheme.config.contexts.name != 'words'
-        self.keys, self.knows = 1, self.kind in WIDTHS        # whether there is a learner of its rule
+        self.width = params.get('width', params.get('ngram_len', 0) - 1 if 'ngram_len' in params else WIDTHS.get(self.kind))
+        if params.get('contexts') == 'ngram': self.width = params['k']
+        self.k, self.mask = max(3, self.width or 3), special_mask(bench.special).to(self.device)
+        self.geometric = self.kind == 'dew' and self.scheme.config.contexts.name not in ('words', 'ngram')
+        self.keys, self.knows = params.get('keys', 1), self.width is not None        # whether there is a learner of its rule
         if not self.geometric: return
         self.knows = True
         wm = self.scheme.watermark
@@ -222,8 +231,8 @@ class Victim:
         return self.encode.encode(distinct.cpu().numpy()).to(self.device).float()[at]
     def code(self, w):
         "What names KGW's list, before the secret shuffle"
-        V, h = self.scheme.green.vocab, w[:, -3]
-        for j in (-2, -1): h = h*w[:, j] % V
+        V, h = self.scheme.green.vocab, w[:, -self.width]
+        for j in range(1 - self.width, 0): h = h*w[:, j] % V
         return h
     def pairs(self, texts):
         p = self.bench.pairs(texts, self.k)
@@ -232,7 +241,7 @@ class Victim:
     def learner(self, attacker, own, other):
         "What an attacker makes of pairs"
         if attacker == 'counts': return ByRatio(own, other)
-        if self.kind != 'dew': return BySame(own, other, WIDTHS[self.kind], self.code if self.kind == 'kgw' else None)
+        if not self.geometric: return BySame(own, other, self.width, self.code if self.kind == 'kgw' else None)
         if self.scheme.config.rule.name == 'bias': return ByForm(own, other, self.tokens, self.contexts)
         return ByKernel(own, other, self.tokens, self.contexts, self.order, 2e8 if self.device.type == 'cuda' else 2e6)
 
@@ -508,7 +517,7 @@ def options():
     ap.add_argument('--out', type=Path, required=True)
     ap.add_argument('--work', type=Path, help='for texts and finished figures; a folder of --out if not given')
     ap.add_argument('--collect', action='store_true', help='gather what is finished in WORK, and no more')
-    ap.add_argument('--victims', nargs='+', default=list(VICTIMS), help='names of VICTIMS, or kinds of the registry')
+    ap.add_argument('--victims', nargs='+', default=list(VICTIMS), help='names of VICTIMS, or kinds of the registry; front: the default, hashed widths, and peers at each width')
     ap.add_argument('--attackers', nargs='+', default=['rule', 'host', 'counts', 'sorted'],
         choices=['rule', 'host', 'counts', 'sorted'])
     ap.add_argument('--stages', nargs='+', default=['tell', 'forge', 'short'], choices=['tell', 'forge', 'short'])
@@ -533,6 +542,7 @@ def options():
 def arguments():
     a = options().parse_args()
     a.work, a.n = a.work or a.out/'forging', sorted(a.n)
+    a.victims = list(dict.fromkeys(v for x in a.victims for v in (FRONT if x == 'front' else [x])))
     for d in (a.out, a.work): d.mkdir(parents=True, exist_ok=True)
     for v in a.victims:
         if v not in VICTIMS: find_scheme(v)
