@@ -23,7 +23,7 @@ from ..models.hosts import check_host, check_vocabulary
 from ..stats.keynull import FEW, Anchor, BestOf, key_null
 from .keys import SecretKey
 from .protocols import ContextSpace, Rule, check_members, find_contexts, find_rule
-from .room import RoomTable, check_units
+from .room import PACKAGED, RoomTable, check_units
 from .familiarity import Familiarity, other_languages
 from .screening import ScreeningSample, screening_texts
 from .sources import Reference, TokenSpace, reference_texts
@@ -164,9 +164,9 @@ def _room(config, units):
     "The table of room that a configuration names; None: it names none"
     if config.room is None: return None
     check_units(units)
-    if config.room != 'packaged': raise ValueError(
-        f'room={config.room!r} names a table that was learnt from a host: build with room=None and call learn_room, or take room="packaged"')
-    return RoomTable.packaged(units)
+    if config.room not in PACKAGED: raise ValueError(
+        f'room={config.room!r} names a table that was learnt from a host: build with room=None and call learn_room, or take room="packaged" or "chat"')
+    return RoomTable.packaged(units, config.room)
 
 # %% ../../nbs/mark/30_scheme.ipynb #c027
 @patch(cls_method=True)

@@ -6,6 +6,7 @@
     python nbs/studies/room.py table --out room                                  # writes dew_nb/data/room.safetensors
     python nbs/studies/room.py fpr --out room                                    # writes nbs/studies/data/room_fpr.parquet
     python nbs/studies/room.py rates --out room                                  # writes the rest of nbs/studies/data/room*
+    python nbs/studies/room.py chat --out room                                   # the same texts with room='chat': nbs/studies/data/room_chat*.parquet
 
 Every step takes up what is there, and can be interrupted. Learnt from: `unmarked-*` (SmolLM2-135M, temperature 0.7, top-p 0.9) and unmarked
 texts of the study "cool" (temperature 0.7, continuations of reviews). Tested on answers (preset 'standard') and on the tournament's texts of the
@@ -157,9 +158,29 @@ def rates(a):
                  config=DEWConfig.preset('standard').to_flat(), seconds=round(time.time()-t0), **machine(host, enc))
     (out/'room.json').write_text(json.dumps(stamp, indent=1) + '\n')
 
+def with_chat(wm, texts, table, **columns): return [dict(r, reading='chat') for r in both(wm, texts, table, **columns) if r['reading'] == 'room']
+
+def chat(a):
+    "The stored answers, the reviews and the unmarked texts, read with the table of a chat model"
+    t0, host, enc = time.time(), load_host(), load_encoder()
+    table, wm, rows = RoomTable.packaged(TokenUnits(host.tokenizer), 'chat'), standard(host, enc), []
+    stored = pd.DataFrame(read_texts(HERE/'data'/'room_texts.jsonl.xz'))
+    sets = [('answers', k, wm.rekey(study_key(k, 'room')), d.sort_values('i')['text'].tolist()) for k,d in stored.groupby('key')]
+    sets += [x for x in marked_sets(a, host, enc) if x[0] == 'reviews']
+    for name,key,own,texts in sets:
+        for attack,rate in ATTACKS.items(): rows += with_chat(own, [edited(t, attack, rate) for t in texts], table, set=name, key=int(key), attack=attack)
+        print(f'{time.time()-t0:.0f} s: {name} {key}', flush=True)
+    pd.DataFrame(rows).to_parquet(HERE/'data'/'room_chat.parquet', compression='zstd', index=False)
+    sets, out = {k: v for k,v in unmarked_sets(a, host).items() if v}, []
+    few = wm.narrow(np.concatenate(wm.contexts.units.cut(sum(sets.values(), []))[0]))
+    for k in range(a.keys):
+        for kind,texts in sets.items(): out += [dict(r, kind=kind) for r in with_chat(few.rekey(study_key(k, 'room fpr')), texts, table, key=k)]
+        print(f'{time.time()-t0:.0f} s: key {k}', flush=True)
+        pd.DataFrame(out).to_parquet(HERE/'data'/'room_chat_fpr.parquet', compression='zstd', index=False)
+
 def arguments():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument('do', choices=['write', 'note', 'table', 'fpr', 'rates'])
+    ap.add_argument('do', choices=['write', 'note', 'table', 'fpr', 'rates', 'chat'])
     ap.add_argument('--what', choices=['marked', 'unmarked'])
     ap.add_argument('--batches', type=int, default=5)
     ap.add_argument('--texts', type=int, default=100, help='texts of the study "cool" to note room on')
@@ -171,4 +192,4 @@ def arguments():
 if __name__ == '__main__':
     a = arguments()
     a.out.mkdir(parents=True, exist_ok=True)
-    dict(write=write, note=note, table=table, fpr=fpr, rates=rates)[a.do](a)
+    dict(write=write, note=note, table=table, fpr=fpr, rates=rates, chat=chat)[a.do](a)
