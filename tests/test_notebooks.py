@@ -1,8 +1,12 @@
 "Every notebook, run as `nbdev_test` runs it"
 import os, sys
 
-import dew_nb                                       # noqa: F401  sets the environment that every notebook begins with
+import dew_nb.dew                                   # noqa: F401  dew_nb sets the environment that every notebook begins with
+import dew_nb.evaluation.studies.results            # noqa: F401  what most notebooks import, once: see conftest.py
+import matplotlib.pyplot                            # noqa: F401
 import pytest
+import sentence_transformers                        # noqa: F401
+import transformers                                 # noqa: F401
 from IPython import get_ipython
 from IPython.core.interactiveshell import InteractiveShell
 from nbdev.test import test_nb as run_notebook
