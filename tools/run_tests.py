@@ -11,14 +11,15 @@ from nbpages import ROOT
 
 PY, CPUS = sys.executable, os.cpu_count() or 1
 WORKERS = int(os.environ.get('WORKERS', min(2, CPUS)))
-PYTEST = [PY, '-m', 'pytest', '-q', '-n', str(WORKERS), '--dist', 'loadgroup', '--durations', '15']
+PYTEST = [PY, '-m', 'pytest', '-q', '-n', str(WORKERS), '--durations', '15', '--dist']
+ONE_BY_ONE = ['load', '--maxschedchunk', '1']           # a notebook goes to the worker that is free; a file's tests stay on one, for they share fixtures
 STEPS = {
     'clean':  ('Notebooks are clean, executed and well cut', [PY, 'tools/check.py', 'clean']),
     'export': ('Modules are as the notebooks export them', [PY, 'tools/check.py', 'export']),
     'readme': ('README is as the index notebook has it', [PY, 'tools/check.py', 'readme']),
     'models': ('The embedded models are in the cache', [PY, 'tools/models.py']),
-    'nbs':    ('Notebooks pass', [*PYTEST, 'tests/test_notebooks.py']),
-    'pytest': ('Tests pass', [*PYTEST, 'tests', '--ignore', 'tests/test_notebooks.py']),
+    'nbs':    ('Notebooks pass', [*PYTEST, *ONE_BY_ONE, 'tests/test_notebooks.py']),
+    'pytest': ('Tests pass', [*PYTEST, 'loadfile', 'tests', '--ignore', 'tests/test_notebooks.py']),
     'docs':   ('Docs build without a warning', [PY, 'tools/docs_site.py', '--jobs', str(WORKERS)])}
 TESTS = ['nbs', 'pytest']
 # Workers share the cores instead of fighting for them; no progress bars in the log
