@@ -20,7 +20,7 @@ STEPS = {
     'models': ('The embedded models are in the cache', [PY, 'tools/models.py']),
     'nbs':    ('Notebooks pass', [*PYTEST, *ONE_BY_ONE, 'tests/test_notebooks.py']),
     'pytest': ('Tests pass', [*PYTEST, 'loadfile', 'tests', '--ignore', 'tests/test_notebooks.py']),
-    'docs':   ('Docs build without a warning', [PY, 'tools/docs_site.py', '--jobs', str(WORKERS)])}
+    'docs':   ('Docs build without a warning', [PY, 'tools/docs_site.py'])}
 TESTS = ['nbs', 'pytest']
 # Workers share the cores instead of fighting for them; no progress bars in the log
 ENV = dict(OMP_NUM_THREADS=str(max(1, CPUS//WORKERS)), OMP_WAIT_POLICY='PASSIVE', TOKENIZERS_PARALLELISM='false', TQDM_DISABLE='1')
