@@ -1,7 +1,10 @@
-import pytest
+import gc
 
 
-def pytest_collection_modifyitems(items):
-    "A file's tests stay on one worker (`--dist loadgroup`), for they share what its fixtures made; notebooks go one by one"
-    for o in items:
-        if o.path.name != 'test_notebooks.py': o.add_marker(pytest.mark.xdist_group(o.path.stem))
+def freeze():
+    "What has been imported stays: the garbage collector need not go through half a million objects again and again"
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_collection_finish(): freeze()

@@ -33,7 +33,7 @@ def made(tmp_path_factory):
     d = tmp_path_factory.mktemp('c2pa')
     (d/'my.key').write_text(b'an example key: never use this one'.hex())
     make_key_pair(d/'sign.pem')
-    code, out, err = call_command(commands.dew_mark, *map(str, ('--key-file', d/'my.key', '--save-detector', d/'my.dew', '--max-new-tokens', 60, '--temperature', 1, '--top-p', 1,
+    code, out, err = call_command(commands.dew_mark, *map(str, ('--key-file', d/'my.key', '--save-detector', d/'my.dew', '--max-new-tokens', 40, '--temperature', 1, '--top-p', 1,
         '--c2pa', '--sign-key', d/'sign.pem', '--quiet', 'The old harbour lies')))
     assert code == 0, err
     (d/'text.txt').write_text(out, encoding='utf-8')

@@ -138,10 +138,10 @@ def test_eval_errors(args, says): assert SECRET not in fails('dew_eval', *args, 
 
 def test_a_missing_extra_is_named(tmp_path):
     "Without a package of the studies the extra is told, in the command and in Python"
-    gone = 'import sys; sys.modules["rapidfuzz"] = None; '
-    r = subprocess.run([sys.executable, '-c', f'{gone}from dew_nb.shell.commands import dew_eval; sys.exit(dew_eval(["x.toml"]))'], capture_output=True, text=True, env={**os.environ, 'PYTHONPATH': str(Path(__file__).parent.parent)})
-    assert r.returncode == 2 and r.stderr.startswith('dew_eval: error: rapidfuzz is not installed: studies want dew_nb[eval]'), r.stderr
-    r = subprocess.run([sys.executable, '-c', f'{gone}import dew_nb.evaluation.attacks.base'], capture_output=True, text=True, env={**os.environ, 'PYTHONPATH': str(Path(__file__).parent.parent)})
+    code = ('import sys; sys.modules["rapidfuzz"] = None; from dew_nb.shell.commands import dew_eval; print(dew_eval(["x.toml"])); '
+            'import dew_nb.evaluation.attacks.base')
+    r = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, env={**os.environ, 'PYTHONPATH': str(ROOT)})
+    assert r.stdout == '2\n' and r.stderr.startswith('dew_eval: error: rapidfuzz is not installed: studies want dew_nb[eval]'), r.stderr
     assert 'wants rapidfuzz, which is not installed: install dew_nb[eval]' in r.stderr.splitlines()[-1], r.stderr
 
 def test_commands_are_installed():
@@ -350,28 +350,28 @@ def test_several_detectors(made):
 def test_sub_keys_and_schemes(made):
     "One secret, two schemes: the key is the same, the scheme is not; the sub-key that speaks is told in the table and in CSV"
     d, prompt = made['dir'], 'A good night of sleep matters for three reasons. First,'
-    code, out, err = run('dew_mark', '--key-file', made['key'], '--save-detector', d/'many.dew', '--keys', 8, '--max-new-tokens', 80, '--temperature', 1, '--json', prompt)
+    code, out, err = run('dew_mark', '--key-file', made['key'], '--save-detector', d/'many.dew', '--keys', 3, '--max-new-tokens', 40, '--temperature', 1, '--json', prompt)
     row = json.loads(out)
-    assert code == 0 and row['config']['keys'] == 8 and row['key'] == made['rows'][0]['key'] and row['scheme'] != made['rows'][0]['scheme'], err
+    assert code == 0 and row['config']['keys'] == 3 and row['key'] == made['rows'][0]['key'] and row['scheme'] != made['rows'][0]['scheme'], err
     assert f'key {row["key"]}, scheme {row["scheme"]}' in err
     (d/'many.txt').write_text(row['text'] + '\n\n')
     code, out, err = run('dew_detect', '--detector', d/'many.dew', '--csv', '--text', row['text'], d/'many.txt')
     a, b = csv.DictReader(out.splitlines())
-    assert code == 0 and (a['key'], a['scheme']) == (row['key'], row['scheme']) and a['subkey'] in map(str, range(8)), out + err
+    assert code == 0 and (a['key'], a['scheme']) == (row['key'], row['scheme']) and a['subkey'] in map(str, range(3)), out + err
     assert a['score'] == b['score'] and a['n_scored'] == b['n_scored']                # line breaks at the end do not count
     code, out, err = run('dew_detect', '--detector', d/'many.dew', '--text', row['text'])
-    assert ' marked ' in out and f'(sub-key {a["subkey"]} of 8)' in out and row['scheme'] in out
+    assert ' marked ' in out and f'(sub-key {a["subkey"]} of 3)' in out and row['scheme'] in out
     code, out, err = run('dew_detect', '--detector', d/'many.dew', '--info')
-    assert row['scheme'] in out and '8 sub-keys' in out and made['rows'][0]['scheme'] not in out
-    code, out, err = run('dew_detect', '--key-file', made['key'], '--keys', 8, '--json', '--text', row['text'])
+    assert row['scheme'] in out and '3 sub-keys' in out and made['rows'][0]['scheme'] not in out
+    code, out, err = run('dew_detect', '--key-file', made['key'], '--keys', 3, '--json', '--text', row['text'])
     assert json.loads(out)['subkey'] == int(a['subkey']) and json.loads(out)['scheme'] == row['scheme'], err
-    fails('dew_detect', '--detector', d/'many.dew', '--keys', 8, '--text', 'x', says='--keys beside --detector')
+    fails('dew_detect', '--detector', d/'many.dew', '--keys', 3, '--text', 'x', says='--keys beside --detector')
 
 @pytest.fixture(scope='module')
 def drawn(made):
     "A tournament's detector and a text of the embedded host at a low temperature"
     d = made['dir']
-    code, out, err = run('dew_mark', '--key-file', made['key'], '--save-detector', d/'drawn.dew', '--max-new-tokens', 60, '--temperature', .7, '--top-p', .9, '--json', 'The old harbour lies')
+    code, out, err = run('dew_mark', '--key-file', made['key'], '--save-detector', d/'drawn.dew', '--max-new-tokens', 40, '--temperature', .7, '--top-p', .9, '--json', 'The old harbour lies')
     assert code == 0, err
     return dict(det=d/'drawn.dew', text=json.loads(out)['text'])
 

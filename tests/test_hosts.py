@@ -74,7 +74,7 @@ def start(code):
 
 
 def test_processes_race(tiny, tmp_path):
-    "Three processes at once: the work is done once and all see whole files"
+    "Two processes at once: the work is done once and both see whole files"
     asset, _, cache = tiny
     count, go = tmp_path/'count', tmp_path/'go'
     code = script(asset, f"""
@@ -88,11 +88,11 @@ def test_processes_race(tiny, tmp_path):
         p = assets.asset_path("tiny")
         print((p/"model.safetensors").stat().st_size, assets.is_complete(p, verify=True))
         """)
-    procs = [start(code) for _ in range(3)]
+    procs = [start(code) for _ in range(2)]
     for p in procs: assert p.stdout.readline() == 'ready\n', p.stderr.read()
     go.touch()
     outs = [p.communicate(timeout=120) for p in procs]
-    assert [o[0] for o in outs] == [f'{len(WEIGHTS)} True\n'] * 3, outs
+    assert [o[0] for o in outs] == [f'{len(WEIGHTS)} True\n'] * 2, outs
     assert count.read_text() == 'x'
     assert leftovers(cache) == [asset.folder]
 

@@ -3,6 +3,7 @@ import os, sys
 
 import dew_nb                                       # noqa: F401  sets the environment that every notebook begins with
 import pytest
+from conftest import freeze
 from IPython import get_ipython
 from IPython.core.interactiveshell import InteractiveShell
 from nbdev.test import test_nb as run_notebook
@@ -36,7 +37,7 @@ def forget_the_notebook(before):
 @pytest.fixture
 def tidy():
     "nbdev keeps a notebook's variables as long as its process lives, and many hold a language model: let go of them"
-    env, path, before = dict(os.environ), sys.path[:], {c: dict(vars(c)) for c in own_classes()}
+    env, path, before, modules = dict(os.environ), sys.path[:], {c: dict(vars(c)) for c in own_classes()}, len(sys.modules)
     yield
     forget_the_notebook(before)
     if shell := get_ipython(): shell.reset(new_session=False)
@@ -44,6 +45,7 @@ def tidy():
     os.environ.clear()
     os.environ.update(env)
     sys.path[:] = path
+    if len(sys.modules) > modules: freeze()
 
 
 @pytest.mark.parametrize('notebook', NOTEBOOKS, ids=lambda n: n.rel)

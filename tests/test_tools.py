@@ -255,13 +255,13 @@ def test_steps(monkeypatch, capsys):
     busy = 'import subprocess, sys; subprocess.run([sys.executable, "-c", "sum(range(10**7))"]); print("out"); print("err", file=sys.stderr)'
     say = lambda code: ('What it does', [sys.executable, '-c', code])
     monkeypatch.setattr(run_tests, 'STEPS', dict(good=say(busy), bad=say('import sys; sys.exit(3)'), ill=say('import os; os.kill(os.getpid(), 9)'),
-                                                 pytest=say('print("..\\n7 passed, 2 skipped in 3.10s")')))
+                                                 pytest=say('print("..\\n7 passed, 2 skipped in 3.10s")'), docs=say('import sys; print("beside"); sys.exit(1)')))
     monkeypatch.setattr(sys, 'argv', ['run_tests.py'])
     with pytest.raises(SystemExit) as e: run_tests.main()
     out = capsys.readouterr().out
-    assert e.value.code and {'out', 'err'} <= set(out.split()) and out.endswith('\n8 passed, 2 failed, 2 skipped\n')
+    assert e.value.code and {'out', 'err', 'beside'} <= set(out.split()) and out.endswith('\n8 passed, 3 failed, 2 skipped\n')
     rows = [o.split() for o in out.splitlines() if 's of work' in o]
-    assert [r[:2] for r in rows] == [['ok', 'good'], ['FAIL', 'bad'], ['FAIL', 'ill'], ['ok', 'pytest']]
+    assert [r[:2] for r in rows] == [['ok', 'good'], ['FAIL', 'bad'], ['FAIL', 'ill'], ['ok', 'pytest'], ['FAIL', 'docs']]
     monkeypatch.setattr(sys, 'argv', ['run_tests.py', 'good'])
     with pytest.raises(SystemExit) as e: run_tests.main()
     assert not e.value.code and capsys.readouterr().out.endswith('\n1 passed, 0 failed\n')

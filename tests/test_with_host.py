@@ -15,7 +15,7 @@ from dew_nb.stats.evalues import average_e
 
 KEY = SecretKey(b'an example key: never use this one')
 PROMPTS = ['The old harbour', 'Bread is best when']
-HOW = dict(max_new_tokens=45, seed=3, temperature=.9, top_p=.95, no_repeat_ngram_size=0)
+HOW = dict(max_new_tokens=32, seed=3, temperature=.9, top_p=.95, no_repeat_ngram_size=0)
 SAMPLER = Sampler(.9, .95)
 
 

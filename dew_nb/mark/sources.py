@@ -142,15 +142,16 @@ def unmarked_tokens(
     return excluded
 
 # %% ../../nbs/mark/11_sources.ipynb #175ad126
-def _fit_kept(x, weights, shrinkage, exclude, digest=None):
-    "`Whitening.fit`, kept in the cache folder where a table is large; digest: of the table, if it is known"
+def _fit_kept(x, weights, shrinkage, exclude, rounded=None):
+    "`Whitening.fit`, kept in the cache folder where a table is large; rounded: digest of the table as bfloat16 has it, if that is to be taken"
     def make():
-        w = Whitening.fit(x, weights, shrinkage=shrinkage, exclude=exclude)
+        table = x.bfloat16().float() if rounded else x
+        w = Whitening.fit(table, weights, shrinkage=shrinkage, exclude=exclude)
         return {k: torch.from_numpy(np.array(v)) for k,v in vars(w).items()}
     if x.numel() < 1_000_000: r = make()
     else:
         of = [] if weights is None else [weights.tobytes()]
-        of = (digest or array_digest(x)).encode(), repr(float(shrinkage)).encode(), exclude.tobytes(), *of
+        of = (rounded or array_digest(x)).encode(), repr(float(shrinkage)).encode(), exclude.tobytes(), *of
         r = kept_tensors('whitening', of, make)
     return Whitening(**{k: v.numpy() for k,v in r.items()})
 
@@ -166,8 +167,7 @@ def fit_whitening(
     if kind is None: return None
     weights = None
     if kind == 'frequency': weights = count_weights(counts, zipf_weights(len(counts)), .05)
-    x = host.embeddings.bfloat16().float() if rounded else host.embeddings
-    return _fit_kept(x, weights, shrinkage, unmarked_tokens(host), host.model_digest if rounded else None)
+    return _fit_kept(host.embeddings, weights, shrinkage, unmarked_tokens(host), host.model_digest if rounded else None)
 
 # %% ../../nbs/mark/11_sources.ipynb #c022
 @patch(cls_method=True)

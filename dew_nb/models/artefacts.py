@@ -32,7 +32,7 @@ def content_digest(
     for k in sorted(tensors):
         t = tensors[k].contiguous()
         h.update(f'{k}:{tuple(t.shape)}:{t.dtype}'.encode())
-        if t.numel(): h.update(t.view(-1).view(torch.uint8).numpy().tobytes())
+        if t.numel(): h.update(t.view(-1).view(torch.uint8).numpy())
     return h.hexdigest()
 
 # %% ../../nbs/models/01_artefacts.ipynb #c010

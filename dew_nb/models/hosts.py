@@ -228,7 +228,7 @@ class Host:
         "Digest of the table and of the tokenizer"
         return hash_strings(array_digest(self.embeddings), self.tokenizer_digest)
     @cached_property
-    def model_digest(self) -> str: return model_digest(self.embeddings, self.tokenizer_digest)
+    def model_digest(self) -> str: return self.digest if self.digest in FULL.values() else model_digest(self.embeddings, self.tokenizer_digest)
 
 # %% ../../nbs/models/04_hosts.ipynb #e3724eb1
 @patch

@@ -28,7 +28,7 @@ def mark_contexts(
     w = contexts.long()
     full = known_windows(w, special)
     if allowed is not None: full = full & allowed
-    own = torch.full((len(w),), subkey, device=w.device) if scheme.rule.keys > 1 else None
+    own = subkey if scheme.rule.keys > 1 else None                             # one for all rows: no copies of its matrices
     return scheme.rule.insert(logits, scheme.rule.project(scheme.contexts.encode(w), own), full)
 
 # %% ../../nbs/serving/04_native.ipynb #3a0b7cfd
