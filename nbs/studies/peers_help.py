@@ -1,6 +1,7 @@
 """The same help for everybody: peers read with position weights and with the host, as DEW is
 
-    python nbs/studies/peers_help.py run --work results/peers_help --out results/peers_help_out --worker 0 & … --worker 3      # on a GPU, side by side
+    for i in 0 1 2 3; do python nbs/studies/peers_help.py run --work results/peers_help --out results/peers_help_out --worker $i & done; wait     # on a GPU, side by side
+    python nbs/studies/peers_help.py collect --work results/peers_help --out results/peers_help_out                            # if the run was cut: what there is
     python nbs/studies/peers_help.py run --host smollm2-135m --answers 3 --programs 2 --tokens 40 --extra 2 --work WORK --out OUT
     python nbs/studies/peers_help.py bayes --out results/peers_help_out                                                       # the authors' detector of SynthID; a CPU will do
 
@@ -19,7 +20,7 @@ Only first occurrences count: of a context (SynthID, as its authors do), of cont
 position are looked at; what is left is one lump. Units of work are claimed by files: several processes of the same command share them, and what is there is not made again.
 Writes peers_help.parquet (a row for each text, attack, key and reader), peers_help.json, room_host.safetensors (the table), g_synthid*.npz (bits for `bayes`), texts_*.jsonl.xz.
 """
-import argparse, json, os, shlex, sys, time
+import argparse, json, os, shlex, sys, time, traceback
 from pathlib import Path
 
 import numpy as np
@@ -270,7 +271,7 @@ class Dew:
         on = on[keep] if on.shape[1] == 1 else (on & (values > -torch.inf))[keep]
         return HostView(at[keep], values[keep], cand[keep], own[keep], column[keep], c[keep], on) if keep.any() else None
     def host(self, look, name):
-        views = [self.view(look, d) for d in range(len(self.ids))]
+        views = look.views = look.views if getattr(look, 'views', None) else [self.view(look, d) for d in range(len(self.ids))]     # of any key
         some = [d for d,v in enumerate(views) if v is not None]
         log_e = np.zeros(len(self.ids))
         if some:
@@ -281,7 +282,6 @@ class Dew:
 
 def weights_at(table, ids, doc, pos):
     "Expected room of positions"
-    start = np.cumsum([0, *map(len, ids)])[:-1]
     out = np.zeros(len(doc))
     for d in np.unique(doc): out[doc == d] = table.expected(ids[d], pos[doc == d])
     return out
@@ -309,7 +309,7 @@ class Shop:
     def table(self):
         if 'table' not in self.looks:
             t, meta = load_artefact(self.a.work/'room_host.safetensors', 'room')
-            self.looks['table'] = RoomTable.from_state(t, meta, TokenUnits(self.host.tokenizer)), json.loads((self.a.work/'tau.json').read_text())
+            self.looks['table'] = RoomTable.from_state(t, meta, TokenUnits(self.host.tokenizer)), json.loads((self.a.work/'tau.json').read_text())['tau']
         return self.looks['table']
     def look(self, ids, prompts, known):
         tok = self.host.tokenizer
@@ -347,9 +347,8 @@ def learn(shop):
     ids, tau = ids_of(shop.host, texts), {}
     for name in ('host', 'prompt'):
         x = shop.look(ids, prompts, name == 'prompt')
-        gain, g = threshold_gain(x)
-        tau[name] = gain
-    (shop.a.work/'tau.json').write_text(json.dumps(tau))
+        tau[name], _ = threshold_gain(x)
+    (shop.a.work/'tau.json').write_text(json.dumps(dict(tau=tau, room=repr(table), machine=machine(shop.host))))
     table.save(shop.a.work/'room.tmp.safetensors')
     os.rename(shop.a.work/'room.tmp.safetensors', shop.a.work/'room_host.safetensors')
 
@@ -411,23 +410,23 @@ def train_bits(shop, name, key):
     return []
 
 def units(a):
-    "Name, scheme, what it needs, what does it"
+    "Name, scheme, what it needs, when, what does it"
     out = []
     T_ = lambda n, s, k: f'texts_{n}_{s}_{k}'
-    for kind in KINDS: out.append((T_('none', CAL, kind), None, [], lambda shop, kind=kind: write(shop, 'none', CAL, kind, False)))
-    out.append(('room_host', None, [T_('none', CAL, k) for k in KINDS], learn))
+    for kind in KINDS: out.append((T_('none', CAL, kind), None, [], 0, lambda shop, kind=kind: write(shop, 'none', CAL, kind, False)))
+    out.append(('room_host', None, [T_('none', CAL, k) for k in KINDS], 0, learn))
     for seed in SEEDS:
-        for kind in KINDS: out.append((T_('none', seed, kind), None, [], lambda shop, s=seed, k=kind: write(shop, 'none', s, k, False)))
+        for kind in KINDS: out.append((T_('none', seed, kind), None, [], seed, lambda shop, s=seed, k=kind: write(shop, 'none', s, k, False)))
         for name in SCHEMES:
             for kind in KINDS:
-                out.append((T_(name, seed, kind), name, [], lambda shop, n=name, s=seed, k=kind: write(shop, n, s, k)))
-                out.append((f'marked_{name}_{seed}_{kind}', name, ['room_host', T_(name, seed, kind)], lambda shop, n=name, s=seed, k=kind: read_marked(shop, n, s, k)))
-                out.append((f'unmarked_{name}_{seed}_{kind}', name, ['room_host', T_('none', seed, kind)], lambda shop, n=name, s=seed, k=kind: read_unmarked(shop, n, s, k)))
+                out.append((T_(name, seed, kind), name, [], seed, lambda shop, n=name, s=seed, k=kind: write(shop, n, s, k)))
+                out.append((f'marked_{name}_{seed}_{kind}', name, ['room_host', T_(name, seed, kind)], seed, lambda shop, n=name, s=seed, k=kind: read_marked(shop, n, s, k)))
+                out.append((f'unmarked_{name}_{seed}_{kind}', name, ['room_host', T_('none', seed, kind)], seed, lambda shop, n=name, s=seed, k=kind: read_unmarked(shop, n, s, k)))
     for name in SCHEMES:
         if not name.startswith('SynthID'): continue
         for key in TRAIN:
-            out.append((T_(name, key, 'answers'), name, [], lambda shop, n=name, s=key: write(shop, n, s, 'answers', of=CAL)))
-            out.append((f'train_{name}_{key}', name, ['room_host', T_(name, key, 'answers'), T_('none', CAL, 'answers')], lambda shop, n=name, s=key: train_bits(shop, n, s)))
+            out.append((T_(name, key, 'answers'), name, [], 3, lambda shop, n=name, s=key: write(shop, n, s, 'answers', of=CAL)))
+            out.append((f'train_{name}_{key}', name, ['room_host', T_(name, key, 'answers'), T_('none', CAL, 'answers')], 3, lambda shop, n=name, s=key: train_bits(shop, n, s)))
     return out
 
 def done(a, unit): return (a.work/'done'/unit).exists()
@@ -445,32 +444,43 @@ def claim(a, unit):
     return False
 
 def run(a):
-    for d in (a.work, a.out, a.work/'claims', a.work/'done'): d.mkdir(parents=True, exist_ok=True)
+    for d in (a.work, a.out, a.work/'claims', a.work/'done', a.work/'bad'): d.mkdir(parents=True, exist_ok=True)
     todo, shop = units(a), Shop(a)
     names = list(SCHEMES)
     turn = {n: (i - a.worker*2) % len(names) for i,n in enumerate(names)}
     print(f'{time.time()-a.t0:5.0f} s: {a.host} on {shop.dev}, {len(todo)} units', flush=True)
-    while left := [u for u in todo if not done(a, u[0])]:
-        ready = [u for u in left if all(done(a, n) for n in u[2])]
-        ready.sort(key=lambda u: (u[1] is not None, u[1] not in shop.schemes, turn.get(u[1], 0)))       # stable: what others wait for first, then schemes that are built
-        mine = next((u for u in ready if claim(a, u[0])), None)
-        if mine is None:
-            time.sleep(.5)
-            continue
-        t, (unit, _, _, do) = time.time(), mine
-        out = do(shop)
-        if out: pd.concat(out, ignore_index=True).to_parquet(a.work/f'{unit}.parquet', index=False)
-        (a.work/'done'/unit).write_text(f'{time.time()-t:.2f}')
-        print(f'{time.time()-a.t0:5.0f} s: {unit}, {time.time()-t:.1f} s', flush=True)
-    if claim(a, 'collect'): collect(a, shop)
+    def rank(u): return u[1] is not None, u[3] + 1.5*(u[1] not in shop.schemes and str(u[1]).startswith('DEW')), u[1] not in shop.schemes, turn.get(u[1], 0)
+    while left := [u for u in todo if not done(a, u[0]) and u[0] not in bad(a) and not bad(a) & set(u[2])]:
+        ready = sorted((u for u in left if all(done(a, n) for n in u[2])), key=rank)       # what others wait for first, then seed by seed, with schemes that are built
+        mine = next((u for u in ready if claim(a, u[0])), None) if time.time() - a.t0 < a.until else 'stop'
+        if mine == 'stop': return print(f'{time.time()-a.t0:5.0f} s: no time for {len(left)} units', flush=True)
+        if mine is None: time.sleep(.5)
+        else: do_one(a, shop, mine[0], mine[-1])
+    if claim(a, 'collect'): collect(a)
 
-def collect(a, shop):
+def bad(a): return {f.name for f in (a.work/'bad').iterdir()}
+
+def do_one(a, shop, unit, do, again=True):
+    "Do a unit; one that fails twice is left out, and the others go on"
+    t = time.time()
+    try: out = do(shop)
+    except Exception:
+        print(f'{unit} failed:\n{traceback.format_exc()}', flush=True)
+        if torch.cuda.is_available(): torch.cuda.empty_cache()
+        if again: return do_one(a, shop, unit, do, False)
+        return (a.work/'bad'/unit).touch()
+    if out: pd.concat(out, ignore_index=True).to_parquet(a.work/f'{unit}.parquet', index=False)
+    (a.work/'done'/unit).write_text(f'{time.time()-t:.2f}')
+    print(f'{time.time()-a.t0:5.0f} s: {unit}, {time.time()-t:.1f} s', flush=True)
+
+def collect(a):
     "All that comes out, small"
+    known = json.loads((a.work/'tau.json').read_text())
     d = pd.concat([pd.read_parquet(f) for s in ('marked', 'unmarked') for f in sorted(a.work.glob(f'{s}_*.parquet'))], ignore_index=True)
     write_frame(a.out/'peers_help.parquet', d)
     (a.out/'room_host.safetensors').write_bytes((a.work/'room_host.safetensors').read_bytes())
-    for name in [n for n in SCHEMES if n.startswith('SynthID')]:
-        x, said, doc, g = {}, [], [], []
+    for name in [n for n in SCHEMES if n.startswith('SynthID') and any(a.work.glob(f'g_{n}_*.npz'))]:
+        said, doc, g = [], [], []
         for f in sorted(a.work.glob(f'g_{name}_*.npz')):
             z = np.load(f)
             said.append(json.loads(str(z['said'])) | dict(positions=len(z['doc'])))
@@ -481,9 +491,9 @@ def collect(a, shop):
         rows = [dict(scheme=name, seed=int(f.stem.split('_')[2]), kind=f.stem.split('_')[3], **r) for f in sorted(a.work.glob(f'texts_{name}_*.jsonl')) for r in read_texts(f)]
         write_texts(a.out/f'texts_{name.lower().replace(" ", "")}.jsonl.xz', rows)
     seconds = {f.name: float(f.read_text()) for f in sorted((a.work/'done').iterdir())}
-    said = {k: v for k,v in vars(a).items() if k not in ('out', 'work', 't0', 'worker', 'command')}
+    said = {k: v for k,v in vars(a).items() if k not in ('out', 'work', 't0', 'worker', 'command', 'until')}
     (a.out/'peers_help.json').write_text(json.dumps(dict(command=shlex.join(['python', 'nbs/studies/peers_help.py', *sys.argv[1:]]), settings=said | dict(temperature=T, top_p=TOP_P, eps=EPS, near=NEAR, top=TOP, others=OTHERS),
-        schemes=SCHEMES, tau=shop.table()[1], room=repr(shop.table()[0]), units=seconds, seconds=round(time.time()-a.t0), **machine(shop.host)), indent=1) + '\n')
+        schemes=SCHEMES, tau=known['tau'], room=known['room'], units=seconds, bad=sorted(bad(a)), seconds=round(time.time()-a.t0), **known['machine']), indent=1) + '\n')
     print(f'{time.time()-a.t0:5.0f} s: {len(d)} rows')
     own = d[d.reader == 'own']
     print(own.assign(hit=own.p_value <= .01).pivot_table(index='scheme', columns=['kind', 'source', 'attack'], values='hit').round(3).to_string())
@@ -491,9 +501,11 @@ def collect(a, shop):
     print(e.assign(hit=e.log_e >= np.log(100)).pivot_table(index=['scheme', 'reader'], columns=['kind', 'source', 'attack'], values='hit').round(3).to_string())
     print(e[e.source == 'unmarked'].assign(e=np.exp(e.log_e.clip(upper=50))).groupby(['scheme', 'reader', 'kind']).e.mean().round(3).to_string())
 
+def bayes(a): raise NotImplementedError
+
 def arguments():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument('command', choices=['run', 'bayes'])
+    ap.add_argument('command', choices=['run', 'collect', 'bayes'])
     ap.add_argument('--host', default='qwen2.5-coder-1.5b-instruct', help='an asset')
     ap.add_argument('--answers', type=int, default=300, help='prompts')
     ap.add_argument('--programs', type=int, default=100, help='prompts')
@@ -501,6 +513,7 @@ def arguments():
     ap.add_argument('--extra', type=int, default=10, help='more keys that unmarked texts are read under')
     ap.add_argument('--batch', type=int, default=300, help='texts written at a time')
     ap.add_argument('--device')
+    ap.add_argument('--until', type=float, default=1e9, help='seconds after which no unit is begun')
     ap.add_argument('--worker', type=int, default=0, help='number of this process among several')
     ap.add_argument('--work', type=Path, help='where texts and finished parts are kept')
     ap.add_argument('--out', type=Path, required=True)
@@ -509,7 +522,6 @@ def arguments():
 def main():
     a = arguments()
     a.t0 = time.time()
-    if a.command == 'run': run(a)
-    else: bayes(a)
+    dict(run=run, collect=collect, bayes=bayes)[a.command](a)
 
 if __name__ == '__main__': main()
