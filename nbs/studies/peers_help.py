@@ -449,7 +449,7 @@ def run(a):
     names = list(SCHEMES)
     turn = {n: (i - a.worker*2) % len(names) for i,n in enumerate(names)}
     print(f'{time.time()-a.t0:5.0f} s: {a.host} on {shop.dev}, {len(todo)} units', flush=True)
-    def rank(u): return u[1] is not None, u[3] + 1.5*(u[1] not in shop.schemes and str(u[1]).startswith('DEW')), u[1] not in shop.schemes, turn.get(u[1], 0)
+    def rank(u): return u[1] is not None, u[3] + 1.5*(u[1] not in shop.schemes and str(u[1]).startswith('DEW') and turn[u[1]] > 0), u[1] not in shop.schemes, turn.get(u[1], 0)
     while left := [u for u in todo if not done(a, u[0]) and u[0] not in bad(a) and not bad(a) & set(u[2])]:
         ready = sorted((u for u in left if all(done(a, n) for n in u[2])), key=rank)       # what others wait for first, then seed by seed, with schemes that are built
         mine = next((u for u in ready if claim(a, u[0])), None) if time.time() - a.t0 < a.until else 'stop'
