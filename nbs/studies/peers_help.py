@@ -29,7 +29,6 @@ import torch
 from scipy import stats
 from torch.nn.utils.rnn import pad_sequence
 
-from dew_nb import load_encoder, load_host
 from dew_nb.evaluation.attacks.base import delete_words
 from dew_nb.evaluation.schemes.lists import shared_backend
 from dew_nb.evaluation.schemes.synthid import new_contexts
@@ -38,14 +37,14 @@ from dew_nb.evaluation.studies.kinds import find_scheme
 from dew_nb.evaluation.texts.content import content_seed, machine, read_texts, write_texts
 from dew_nb.evaluation.texts.corpora import build_corpus
 from dew_nb.evaluation.texts.frames import write_frame
-from dew_nb.mark.generation import ChatPrompt, prompt_ids
+from dew_nb.mark.generation import prompt_ids
 from dew_nb.mark.room import RoomTable
 from dew_nb.mark.windows import text_windows
 from dew_nb.models.artefacts import load_artefact
 from dew_nb.models.tokenization import TokenUnits, special_ids
 from dew_nb.read.host_reader import log_ratios
-from dew_nb.read.host_view import HostView, Pairs, Sampler, join_views, place_rows
-from dew_nb.read.room_learning import note_room, room_table
+from dew_nb.read.host_view import HostView, Pairs, join_views, place_rows
+from dew_nb.read.room_learning import RoomNotes, room_table
 
 T, TOP_P, EPS, NEAR, TOP, OTHERS, LEAST = .7, .9, .5, .3, 256, 63, 1e-5
 SCHEMES = {'DEW standard': ('dew', dict(preset='standard')), 'SynthID 3': ('synthid', dict(ngram_len=3)), 'KGW 1': ('kgw', dict(width=1, gamma=.5, delta=2.)), 'EXP': ('exp', {}),
@@ -54,7 +53,7 @@ ATTACKS = {'none': 0., '10% deleted': .1, '30% deleted': .3}
 KINDS = dict(answers='questions', programs='code')
 SEEDS, TRAIN, CAL = (0, 1, 2), (200, 201), 900                     # keys of the study, of what a detector is trained on; number of the calibration texts
 GAMMA, DELTA = .5, 2.
-MODULUS = (1-GAMMA)*(np.exp(DELTA)-1)/(1 + (np.exp(DELTA)-1)*GAMMA)  # of the spike entropy
+MODULUS = float((1-GAMMA)*(np.exp(DELTA)-1)/(1 + (np.exp(DELTA)-1)*GAMMA))  # of the spike entropy
 
 # ---------------------------------------------------------------- what the host expects
 class Look:
@@ -207,7 +206,7 @@ def biased(look, at, green, came, work=1 << 22):
         g = green(i, ids).float()
         rest = (1 - logp.exp().sum(1, keepdim=True)).clamp_min(0)
         p = torch.exp(logp + DELTA/T*g)
-        p = p/(p.sum(1, keepdim=True) + rest*(1-GAMMA + GAMMA*np.exp(DELTA/T)))
+        p = p/(p.sum(1, keepdim=True) + rest*float(1-GAMMA + GAMMA*np.exp(DELTA/T)))
         s, order = p.sort(1, descending=True)
         kept = torch.where(s.cumsum(1) - s < TOP_P, s, 0.)
         p = torch.zeros_like(p).scatter(1, order, kept/kept.sum(1, keepdim=True))
@@ -291,6 +290,7 @@ class Shop:
     "Models, texts, schemes: made when they are first wanted"
     def __init__(self, a):
         self.a, self.bench, self.schemes, self.corpora, self.looks = a, Bench(a.device, a.batch), {}, {}, {}
+        if torch.cuda.is_available(): torch.set_num_threads(4)                 # several processes share the machine
         self.host = self.bench.host(a.host)
         self.dev, self.special = self.host.model.device, special_ids(self.host.tokenizer)
     def scheme(self, name, seed):
@@ -320,10 +320,10 @@ class Shop:
         if not f.exists():
             x = self.look(ids, self.prompts(kind, seed), name == 'prompt')
             tmp = f.with_suffix(f'.{os.getpid()}')
-            torch.save((x.top.half(), x.cand, x.own, x.entropy, x.spike, others(x)), tmp)
+            torch.save((x.top, x.cand, x.own, x.entropy, x.spike, others(x)), tmp)
             os.rename(tmp, f)
         *kept, drawn = (y.to(self.dev) for y in torch.load(f, map_location=self.dev))
-        x = Look(ids, None, kept=[kept[0].float(), *kept[1:]])
+        x = Look(ids, None, kept=kept)
         x.drawn = drawn
         return x
 
@@ -342,12 +342,13 @@ def learn(shop):
     "The table of room, and the entropy thresholds of SWEET"
     texts, prompts = [], []
     for kind in KINDS: texts, prompts = texts + shop.texts('none', CAL, kind), prompts + shop.prompts(kind, CAL)
-    notes = note_room(shop.host, texts, prompts, Sampler(T, TOP_P), batch_size=32, progress=False)
-    table = room_table(shop.host, TokenUnits(shop.host.tokenizer), notes, dict(temperature=T, top_p=TOP_P, texts=len(texts), command='python nbs/studies/peers_help.py run', split='calibration'))
-    ids, tau = ids_of(shop.host, texts), {}
-    for name in ('host', 'prompt'):
-        x = shop.look(ids, prompts, name == 'prompt')
-        tau[name], _ = threshold_gain(x)
+    ids = ids_of(shop.host, texts)
+    looks = {n: shop.look(ids, prompts, n == 'prompt') for n in ('host', 'prompt')}
+    x, came = looks['prompt'], torch.as_tensor(np.concatenate(ids), device=shop.dev)
+    values, _, own, _ = x.nucleus(torch.arange(len(came), device=shop.dev), came)
+    room, own = (np.split(y.exp().cpu().numpy(), x.start[1:]) for y in ((-torch.expm1(values.mul(2).logsumexp(1).clamp_max(0))).log(), own))
+    table = room_table(shop.host, TokenUnits(shop.host.tokenizer), RoomNotes(ids, room, own), dict(temperature=T, top_p=TOP_P, texts=len(texts), command='python nbs/studies/peers_help.py run', split='calibration'))
+    tau = {n: threshold_gain(x)[0] for n,x in looks.items()}
     (shop.a.work/'tau.json').write_text(json.dumps(dict(tau=tau, room=repr(table), machine=machine(shop.host))))
     table.save(shop.a.work/'room.tmp.safetensors')
     os.rename(shop.a.work/'room.tmp.safetensors', shop.a.work/'room_host.safetensors')
