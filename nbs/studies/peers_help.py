@@ -502,7 +502,74 @@ def collect(a):
     print(e.assign(hit=e.log_e >= np.log(100)).pivot_table(index=['scheme', 'reader'], columns=['kind', 'source', 'attack'], values='hit').round(3).to_string())
     print(e[e.source == 'unmarked'].assign(e=np.exp(e.log_e.clip(upper=50))).groupby(['scheme', 'reader', 'kind']).e.mean().round(3).to_string())
 
-def bayes(a): raise NotImplementedError
+# ---------------------------------------------------------------- SynthID's Bayesian detector
+def bit_sets(path):
+    "What a file of bits holds: for each set what was said of it, and a list of (positions, layers) arrays"
+    z = np.load(path)
+    said, doc, g = json.loads(str(z['said'])), z['doc'], np.unpackbits(z['g'], axis=1)[:, :30]
+    cut = np.cumsum([0, *(s['positions'] for s in said)])
+    return [(s, np.split(g[i:j], np.searchsorted(doc[i:j], np.arange(1, s['n'])))) for s,i,j in zip(said, cut, cut[1:])]
+
+def padded(texts):
+    "(B, L, layers) bits and (B, L) mask"
+    x = [torch.as_tensor(t, dtype=torch.float32) for t in texts]
+    return pad_sequence(x, batch_first=True), pad_sequence([torch.ones(len(t)) for t in x], batch_first=True)
+
+def log_odds(beta, delta, g):
+    "(B, L) log P(bits of a position | marked)/P(bits | unmarked): at each layer two different tokens meet with a probability that the layers before tell"
+    two = torch.sigmoid(g @ torch.tril(delta, -1).T + beta)
+    return torch.log1p((g - .5)*two).sum(-1)
+
+def tpr_of(score, label, fpr=.01):
+    "TPR at the threshold that so few unmarked texts pass"
+    return float((score[label == 1] > score[label == 0].quantile(1 - fpr)).float().mean())
+
+def train_bayes(train, val, l2, epochs=50, lr=2.1e-2, size=64, seed=0):
+    "The authors' recipe: Adam on the cross-entropy of the posterior, an L2 penalty on delta, the epoch that is best on validation texts"
+    gen = torch.Generator().manual_seed(seed)
+    beta, delta, prior = -2.5 + .001*torch.randn(30, generator=gen), .001*torch.randn(30, 30, generator=gen), torch.tensor(.5)
+    params = [p.requires_grad_() for p in (beta, delta, prior)]
+    opt, (g, mask, label), best = torch.optim.Adam(params, lr), train, (2., None)
+    for _ in range(epochs):
+        for i in torch.randperm(len(label), generator=gen).split(size):
+            p = prior.clamp(1e-5, 1 - 1e-5)
+            post = torch.sigmoid((log_odds(beta, delta, g[i])*mask[i]).sum(1) + torch.log(p/(1-p)))
+            loss = torch.nn.functional.binary_cross_entropy(post.clamp(1e-5, 1 - 1e-5), label[i]) + l2/(len(label)/size)*(delta**2).sum()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        with torch.no_grad(): lost = 1 - tpr_of((log_odds(beta, delta, val[0])*val[1]).sum(1), val[2])
+        if lost < best[0]: best = lost, (beta.detach().clone(), delta.detach().clone())
+    return best
+
+def bayes(a, negative=100, share=.3):
+    "Train and read: peers_bayes.parquet"
+    rows, about = [], {}
+    for f in sorted(a.out.glob('g_synthid*.npz')):
+        sets, parts = bit_sets(f), dict(train=([], []), val=([], []))
+        for said,texts in sets:
+            if not said['source'].startswith('train'): continue
+            for i,t in enumerate(texts):                                # a prompt is in one part only
+                part = 'val' if np.random.default_rng(i).random() < share else 'train'
+                marked = said['source'] == 'train marked'
+                parts[part][0].append(t if marked or part == 'val' else t[:negative])
+                parts[part][1].append(float(marked))
+        data = {k: (*padded(x), torch.tensor(y)) for k,(x,y) in parts.items()}
+        tried = {float(l2): train_bayes(data['train'], data['val'], l2) for l2 in np.logspace(-3, -2, 4)}
+        l2 = min(tried, key=lambda k: tried[k][0])
+        beta, delta = tried[l2][1]
+        fair = torch.randint(0, 2, (1 << 18, 30), generator=torch.Generator().manual_seed(0)).float()
+        null = log_odds(beta, delta, fair).double()                     # of a position without a mark
+        about[sets[0][0]['scheme']] = dict(l2=l2, lost={str(k): v[0] for k,v in tried.items()}, mean=float(null.mean()), sd=float(null.std()), e=float(null.exp().mean()))
+        for said,texts in sets:
+            if said['source'].startswith('train'): continue
+            g, mask = padded(texts)
+            s, n = (log_odds(beta, delta, g).double()*mask).sum(1).numpy(), mask.sum(1).numpy()
+            z = (s - n*float(null.mean()))/(float(null.std())*np.sqrt(np.maximum(n, 1)))
+            rows.append(pd.DataFrame(dict(i=np.arange(len(n)), reader='bayes', z=z, p_value=np.where(n > 0, stats.norm.sf(z), 1.), n=n, log_e=s)).assign(**{k: said[k] for k in ('scheme', 'kind', 'source', 'attack', 'key', 'seed')}))
+    write_frame(a.out/'peers_bayes.parquet', pd.concat(rows, ignore_index=True))
+    (a.out/'peers_bayes.json').write_text(json.dumps(dict(epochs=50, lr=2.1e-2, batch=64, negative=negative, validation=share, trained=about, seconds=round(time.time()-a.t0, 1)), indent=1) + '\n')
+    print(json.dumps(about, indent=1))
 
 def arguments():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
