@@ -12,7 +12,7 @@ own             the scheme's own p-value; needs its tokenizer
 weighted        SynthID alone: layers with falling weights
 weights         positions weighted by a table of room that was learnt from unmarked texts of the host after other prompts; needs no network
 host, prompt    the likelihood ratio with a teacher-forced host, without the prompt and with it: Π(ε + (1-ε) q/p), ε = .5. p is what the sampler draws from, q what the scheme makes of it under its key.
-                KGW and Unigram change p on average too: q is divided by its mean over 64 lists, one of them the key's
+                KGW and Unigram change p on average too: q is divided by its mean over 128 lists, one of them the key's
 ewd …           KGW and Unigram: z with weights by the host's spike entropy (Lu et al. 2024), without the prompt and with it
 sweet …         KGW and Unigram: only positions whose entropy is above a threshold (Lee et al. 2023), which is chosen on unmarked texts after other prompts; the text was marked everywhere
 
@@ -46,7 +46,7 @@ from dew_nb.read.host_reader import log_ratios
 from dew_nb.read.host_view import HostView, Pairs, join_views, place_rows
 from dew_nb.read.room_learning import RoomNotes, room_table
 
-T, TOP_P, EPS, NEAR, TOP, OTHERS, LEAST = .7, .9, .5, .3, 256, 63, 1e-5
+T, TOP_P, EPS, NEAR, TOP, OTHERS, LEAST = .7, .9, .5, .3, 256, 127, 1e-5
 SCHEMES = {'DEW standard': ('dew', dict(preset='standard')), 'SynthID 3': ('synthid', dict(ngram_len=3)), 'KGW 1': ('kgw', dict(width=1, gamma=.5, delta=2.)), 'EXP': ('exp', {}),
            'DEW ngram 2': ('dew', dict(preset='tournament', contexts='ngram', k=2)), 'SynthID 4': ('synthid', dict(ngram_len=4)), 'Unigram': ('unigram', dict(gamma=.5, delta=2.))}
 ATTACKS = {'none': 0., '10% deleted': .1, '30% deleted': .3}
@@ -196,22 +196,29 @@ class Exp:
     def host(self, look, name):
         yield name, result(log_e=total(self.at[0], mixed(self.ratios(look)), self.n))
 
-def biased(look, at, green, came, work=1 << 22):
-    "What lists make of positions: (N,) probability of the token that came, (N,) mass of green tokens; green(i, ids): the bits of candidates"
+def biased(look, at, green, came, draws=1, work=1 << 22):
+    "What lists make of positions: (N,) probability of the token that came, (N,) mass of green tokens; both summed over draws. green(i, ids): (N, m) or (draws, N, m) bits of candidates"
     n = len(at)
     q, mass = torch.zeros(n, dtype=torch.double, device=look.top.device), torch.zeros(n, device=look.top.device)
     top = look.top[at]
-    for i,m in in_blocks((top > np.log(LEAST)).sum(1), work):
+    for i,m in in_blocks((top > np.log(LEAST)).sum(1), work//draws):
         logp, ids = top[i, :m], look.cand[at[i], :m].long()
         g = green(i, ids).float()
         rest = (1 - logp.exp().sum(1, keepdim=True)).clamp_min(0)
         p = torch.exp(logp + DELTA/T*g)
-        p = p/(p.sum(1, keepdim=True) + rest*float(1-GAMMA + GAMMA*np.exp(DELTA/T)))
-        s, order = p.sort(1, descending=True)
-        kept = torch.where(s.cumsum(1) - s < TOP_P, s, 0.)
-        p = torch.zeros_like(p).scatter(1, order, kept/kept.sum(1, keepdim=True))
-        q[i], mass[i] = chosen(p, ids, came[i])[0].double().clamp_min(0), (p*g).sum(1)
+        p = p/(p.sum(-1, keepdim=True) + rest*float(1-GAMMA + GAMMA*np.exp(DELTA/T)))
+        s, order = p.sort(-1, descending=True)
+        kept = torch.where(s.cumsum(-1) - s < TOP_P, s, 0.)
+        p = torch.zeros_like(p).scatter(-1, order, kept/kept.sum(-1, keepdim=True))
+        each, p = (p*g).sum(-1), p.sum(0) if p.ndim > 2 else p
+        q[i], mass[i] = chosen(p, ids, came[i])[0].double().clamp_min(0), each.sum(0) if each.ndim > 1 else each
     return q, mass
+
+def drawn(look, draws, seed):
+    "The same summed over drawn lists, at all positions"
+    dev = look.own.device
+    at, came, g = torch.arange(len(look.own), device=dev), torch.as_tensor(np.concatenate(look.ids), device=dev), torch.Generator(device=dev).manual_seed(seed)
+    return biased(look, at, lambda i, ids: torch.rand(draws, *ids.shape, device=dev, generator=g) < GAMMA, came, draws)
 
 class Lists:
     "KGW and Unigram"
@@ -246,10 +253,7 @@ class Lists:
 
 def others(look):
     "(P,) summed probability of the tokens that came under drawn lists; the same for every key"
-    if not hasattr(look, 'drawn'):
-        at, came = torch.arange(len(look.own), device=look.own.device), torch.as_tensor(np.concatenate(look.ids), device=look.own.device)
-        g = torch.Generator(device=look.own.device).manual_seed(1)
-        look.drawn = sum(biased(look, at, lambda i, ids: torch.rand(ids.shape, device=ids.device, generator=g) < GAMMA, came)[0] for _ in range(OTHERS))
+    if not hasattr(look, 'drawn'): look.drawn = drawn(look, OTHERS, 1)[0]
     return look.drawn
 
 class Dew:
@@ -355,9 +359,7 @@ def learn(shop):
 
 def threshold_gain(look, draws=8):
     "The entropy above which the expected z of green tokens is largest, and that z"
-    at, came = torch.arange(len(look.own), device=look.own.device), torch.as_tensor(np.concatenate(look.ids), device=look.own.device)
-    g = torch.Generator(device=look.own.device).manual_seed(2)
-    mu = sum(biased(look, at, lambda i, ids: torch.rand(ids.shape, device=ids.device, generator=g) < GAMMA, came)[1] for _ in range(draws))/draws - GAMMA
+    mu = drawn(look, draws, 2)[1]/draws - GAMMA
     h, order = look.entropy.sort(descending=True)
     z = mu[order].double().cumsum(0)/torch.arange(1, len(h)+1, device=h.device).sqrt()
     best = int(z.argmax())
