@@ -428,22 +428,27 @@ def units(a):
     for name in SCHEMES:
         if not name.startswith('SynthID'): continue
         for key in TRAIN:
-            out.append((T_(name, key, 'answers'), name, [], 3, lambda shop, n=name, s=key: write(shop, n, s, 'answers', of=CAL)))
-            out.append((f'train_{name}_{key}', name, ['room_host', T_(name, key, 'answers'), T_('none', CAL, 'answers')], 3, lambda shop, n=name, s=key: train_bits(shop, n, s)))
+            out.append((T_(name, key, 'answers'), name, [], 1, lambda shop, n=name, s=key: write(shop, n, s, 'answers', of=CAL)))
+            out.append((f'train_{name}_{key}', name, ['room_host', T_(name, key, 'answers'), T_('none', CAL, 'answers')], 1, lambda shop, n=name, s=key: train_bits(shop, n, s)))
     return out
 
 def done(a, unit): return (a.work/'done'/unit).exists()
 
+def started(pid):
+    "When a process began, so that a number that is used again is told apart; None: there is none"
+    try: return Path(f'/proc/{pid}/stat').read_text().rsplit(')', 1)[1].split()[19]
+    except (FileNotFoundError, ProcessLookupError): return None
+
 def claim(a, unit):
     "Whether this process may do a unit"
-    f = a.work/'claims'/unit
+    f, me = a.work/'claims'/unit, f'{os.getpid()} {started(os.getpid())}'
     try:
-        with open(f, 'x') as x: x.write(str(os.getpid()))
+        with open(f, 'x') as x: x.write(me)
         return True
     except FileExistsError: pass
-    try: os.kill(int(f.read_text() or os.getpid()), 0)
-    except (ProcessLookupError, FileNotFoundError, ValueError):
-        f.unlink(missing_ok=True)                               # who claimed it is gone
+    try: pid, when = f.read_text().split()
+    except (FileNotFoundError, ValueError): return False          # just made or just removed
+    if started(pid) != when: f.unlink(missing_ok=True)            # who claimed it is gone
     return False
 
 def run(a):
