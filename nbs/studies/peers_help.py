@@ -18,7 +18,7 @@ sweet …         KGW and Unigram: only positions whose entropy is above a thres
 
 Only first occurrences count: of a context (SynthID, as its authors do), of context and token (KGW, Unigram, EXP), and for DEW of pairs whose kernel with an earlier one is above .3. The 256 likeliest tokens of a
 position are looked at; what is left is one lump. Units of work are claimed by files: several processes of the same command share them, and what is there is not made again.
-Writes peers_help.parquet (a row for each text, attack, key and reader), peers_help.json, room_host.safetensors (the table), g_synthid*.npz (bits for `bayes`), texts_*.jsonl.xz.
+Writes peers_help.parquet (a row for each text, attack, key and reader), peers_help.json, room_host.safetensors (the table), g_synthid*.npz (bits for `bayes`), texts_peers.jsonl.xz.
 """
 import argparse, json, os, shlex, sys, time, traceback
 from pathlib import Path
@@ -495,9 +495,8 @@ def collect(a):
             doc.append(z['doc'])
             g.append(z['g'])
         np.savez_compressed(a.out/f'g_{name.lower().replace(" ", "")}.npz', doc=np.concatenate(doc), g=np.concatenate(g), said=json.dumps(said))
-    for name in [*SCHEMES, 'none']:
-        rows = [dict(scheme=name, seed=int(f.stem.split('_')[2]), kind=f.stem.split('_')[3], **r) for f in sorted(a.work.glob(f'texts_{name}_*.jsonl')) for r in read_texts(f)]
-        write_texts(a.out/f'texts_{name.lower().replace(" ", "")}.jsonl.xz', rows)
+    rows = [dict(scheme=f.stem.split('_')[1], seed=int(f.stem.split('_')[2]), kind=f.stem.split('_')[3], **r) for f in sorted(a.work.glob('texts_*.jsonl')) for r in read_texts(f)]
+    write_texts(a.out/'texts_peers.jsonl.xz', rows)
     seconds = {f.name: float(f.read_text()) for f in sorted((a.work/'done').iterdir())}
     said = {k: v for k,v in vars(a).items() if k not in ('out', 'work', 't0', 'worker', 'command', 'until')}
     (a.out/'peers_help.json').write_text(json.dumps(dict(command=shlex.join(['python', 'nbs/studies/peers_help.py', *sys.argv[1:]]), settings=said | dict(temperature=T, top_p=TOP_P, eps=EPS, near=NEAR, top=TOP, others=OTHERS),
