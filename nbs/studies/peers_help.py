@@ -483,6 +483,7 @@ def do_one(a, shop, unit, do, again=True):
 
 def collect(a):
     "All that comes out, small"
+    a.out.mkdir(parents=True, exist_ok=True)
     known = json.loads((a.work/'tau.json').read_text())
     d = pd.concat([pd.read_parquet(f) for s in ('marked', 'unmarked') for f in sorted(a.work.glob(f'{s}_*.parquet'))], ignore_index=True)
     write_frame(a.out/'peers_help.parquet', d)
