@@ -4,6 +4,7 @@
     python nbs/studies/peers_help.py collect --work results/peers_help --out results/peers_help_out                            # if the run was cut: what there is
     python nbs/studies/peers_help.py run --host smollm2-135m --answers 3 --programs 2 --tokens 40 --extra 2 --work WORK --out OUT
     python nbs/studies/peers_help.py bayes --out results/peers_help_out                                                       # the authors' detector of SynthID; a CPU will do
+    python nbs/studies/peers_help.py pack --out results/peers_help_out                                                        # writes nbs/studies/data/peers_help*
 
 The host answers questions and writes programs (chat prompts, temperature 0.7, top-p 0.9, at least 50 tokens) with each scheme under three keys, and without a mark: as contexts_chat.toml and real_code.toml do. Marked texts are
 read as they are and with 10% and 30% of their words deleted; unmarked ones under the three keys and under more. Readers:
@@ -499,7 +500,7 @@ def collect(a):
     rows = [dict(scheme=f.stem.split('_')[1], seed=int(f.stem.split('_')[2]), kind=f.stem.split('_')[3], **r) for f in sorted(a.work.glob('texts_*.jsonl')) for r in read_texts(f)]
     write_texts(a.out/'texts_peers.jsonl.xz', rows)
     seconds = {f.name: float(f.read_text()) for f in sorted((a.work/'done').iterdir())}
-    said = {k: v for k,v in vars(a).items() if k not in ('out', 'work', 't0', 'worker', 'command', 'until')}
+    said = {k: v for k,v in vars(a).items() if k not in ('out', 'work', 'to', 't0', 'worker', 'command', 'until')}
     (a.out/'peers_help.json').write_text(json.dumps(dict(command=shlex.join(['python', 'nbs/studies/peers_help.py', *sys.argv[1:]]), settings=said | dict(temperature=T, top_p=TOP_P, eps=EPS, near=NEAR, top=TOP, others=OTHERS),
         schemes=SCHEMES, tau=known['tau'], room=known['room'], units=seconds, bad=sorted(bad(a)), seconds=round(time.time()-a.t0), **known['machine']), indent=1) + '\n')
     print(f'{time.time()-a.t0:5.0f} s: {len(d)} rows')
@@ -557,7 +558,7 @@ def bayes(a, negative=100, share=.3):
         for said,texts in sets:
             if not said['source'].startswith('train'): continue
             for i,t in enumerate(texts):                                # a prompt is in one part only
-                part = 'val' if np.random.default_rng(i).random() < share else 'train'
+                part = 'val' if 7*i % 10 < 10*share else 'train'
                 marked = said['source'] == 'train marked'
                 parts[part][0].append(t if marked or part == 'val' else t[:negative])
                 parts[part][1].append(float(marked))
@@ -578,9 +579,22 @@ def bayes(a, negative=100, share=.3):
     (a.out/'peers_bayes.json').write_text(json.dumps(dict(epochs=50, lr=2.1e-2, batch=64, negative=negative, validation=share, trained=about, seconds=round(time.time()-a.t0, 1)), indent=1) + '\n')
     print(json.dumps(about, indent=1))
 
+def pack(a):
+    "What the page reads: one number a reading, and two texts of each unit"
+    d = pd.concat([pd.read_parquet(a.out/f) for f in ('peers_help.parquet', 'peers_bayes.parquet') if (a.out/f).exists()], ignore_index=True)
+    d = d[['scheme', 'reader', 'source', 'kind', 'attack', 'key', 'seed', 'i', 'p_value', 'log_e']].sort_values(['scheme', 'reader', 'source', 'kind', 'attack', 'key', 'seed', 'i'])
+    write_frame(a.to/'peers_help.parquet', d, dict(p_value=5, log_e=7), dict(log_e=[float(np.log(x)) for x in (20, 100)]))
+    said = json.loads((a.out/'peers_help.json').read_text())
+    units = said.pop('units')
+    said['seconds'] = round(sum(units.values()))                       # of all processes
+    if (a.out/'peers_bayes.json').exists(): said['bayes'] = json.loads((a.out/'peers_bayes.json').read_text())
+    (a.to/'peers_help.json').write_text(json.dumps(said, indent=1) + '\n')
+    write_texts(a.to/'peers_help_texts.jsonl.xz', [r for r in read_texts(a.out/'texts_peers.jsonl.xz') if r['i'] < 2])
+    print({f.name: f.stat().st_size for f in sorted(a.to.glob('peers_help*'))})
+
 def arguments():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument('command', choices=['run', 'collect', 'bayes'])
+    ap.add_argument('command', choices=['run', 'collect', 'bayes', 'pack'])
     ap.add_argument('--host', default='qwen2.5-coder-1.5b-instruct', help='an asset')
     ap.add_argument('--answers', type=int, default=300, help='prompts')
     ap.add_argument('--programs', type=int, default=100, help='prompts')
@@ -592,11 +606,12 @@ def arguments():
     ap.add_argument('--worker', type=int, default=0, help='number of this process among several')
     ap.add_argument('--work', type=Path, help='where texts and finished parts are kept')
     ap.add_argument('--out', type=Path, required=True)
+    ap.add_argument('--to', type=Path, default=Path(__file__).parent/'data', help='where `pack` writes')
     return ap.parse_args()
 
 def main():
     a = arguments()
     a.t0 = time.time()
-    dict(run=run, collect=collect, bayes=bayes)[a.command](a)
+    dict(run=run, collect=collect, bayes=bayes, pack=pack)[a.command](a)
 
 if __name__ == '__main__': main()
