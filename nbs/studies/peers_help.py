@@ -21,7 +21,7 @@ Only first occurrences count: of a context (SynthID, as its authors do), of cont
 position are looked at; what is left is one lump. Units of work are claimed by files: several processes of the same command share them, and what is there is not made again.
 Writes peers_help.parquet (a row for each text, attack, key and reader), peers_help.json, room_host.safetensors (the table), g_synthid*.npz (bits for `bayes`), texts_peers.jsonl.xz.
 """
-import argparse, json, os, shlex, sys, time, traceback
+import argparse, json, os, time, traceback
 from pathlib import Path
 
 import numpy as np
@@ -354,7 +354,7 @@ def learn(shop):
     room, own = (np.split(y.exp().cpu().numpy(), x.start[1:]) for y in ((-torch.expm1(values.mul(2).logsumexp(1).clamp_max(0))).log(), own))
     table = room_table(shop.host, TokenUnits(shop.host.tokenizer), RoomNotes(ids, room, own), dict(temperature=T, top_p=TOP_P, texts=len(texts), command='python nbs/studies/peers_help.py run', split='calibration'))
     tau = {n: threshold_gain(x)[0] for n,x in looks.items()}
-    (shop.a.work/'tau.json').write_text(json.dumps(dict(tau=tau, room=repr(table), machine=machine(shop.host))))
+    (shop.a.work/'tau.json').write_text(json.dumps(dict(tau=tau, room=repr(table), machine=machine(shop.host), settings={k: getattr(shop.a, k) for k in ('host', 'answers', 'programs', 'tokens', 'extra', 'batch')})))
     table.save(shop.a.work/'room.tmp.safetensors')
     os.rename(shop.a.work/'room.tmp.safetensors', shop.a.work/'room_host.safetensors')
 
@@ -500,9 +500,8 @@ def collect(a):
     rows = [dict(scheme=f.stem.split('_')[1], seed=int(f.stem.split('_')[2]), kind=f.stem.split('_')[3], **r) for f in sorted(a.work.glob('texts_*.jsonl')) for r in read_texts(f)]
     write_texts(a.out/'texts_peers.jsonl.xz', rows)
     seconds = {f.name: float(f.read_text()) for f in sorted((a.work/'done').iterdir())}
-    said = {k: v for k,v in vars(a).items() if k not in ('out', 'work', 'to', 't0', 'worker', 'command', 'until')}
-    (a.out/'peers_help.json').write_text(json.dumps(dict(command=shlex.join(['python', 'nbs/studies/peers_help.py', *sys.argv[1:]]), settings=said | dict(temperature=T, top_p=TOP_P, eps=EPS, near=NEAR, top=TOP, others=OTHERS),
-        schemes=SCHEMES, tau=known['tau'], room=known['room'], units=seconds, bad=sorted(bad(a)), seconds=round(time.time()-a.t0), **known['machine']), indent=1) + '\n')
+    (a.out/'peers_help.json').write_text(json.dumps(dict(command='python nbs/studies/peers_help.py run', settings=known.get('settings', {}) | dict(temperature=T, top_p=TOP_P, eps=EPS, near=NEAR, top=TOP, others=OTHERS),
+        schemes=SCHEMES, tau=known['tau'], room=known['room'], units=seconds, bad=sorted(bad(a)), **known['machine']), indent=1) + '\n')
     print(f'{time.time()-a.t0:5.0f} s: {len(d)} rows')
     own = d[d.reader == 'own']
     print(own.assign(hit=own.p_value <= .01).pivot_table(index='scheme', columns=['kind', 'source', 'attack'], values='hit').round(3).to_string())
