@@ -537,8 +537,9 @@ def plain(a):
             scheme, key = (name, TRAIN[0]) if n == 'none' else (n, seed)
             res, at, bits = synth_bits(host, table, scheme, key, some)
             of = dict(scheme=name, kind=kind, source=source, attack=attack, key=key, seed=seed)
-            said.append(of | dict(n=len(some), positions=len(at)))
-            doc, g = [*doc, at], [*g, bits]
+            if not any(of.items() <= x.items() for x in said):            # a unit that was cut may have left bits
+                said.append(of | dict(n=len(some), positions=len(at)))
+                doc, g = [*doc, at], [*g, bits]
             if source == 'marked': d = pd.concat([d, *(pd.DataFrame(dict(i=np.arange(len(some)), reader=k, **x)).assign(**of) for k,x in res.items())], ignore_index=True)
             print(f'{time.time()-a.t0:5.0f} s: {name}, {source}, {kind}, {attack}: {len(some)} texts', flush=True)
         np.savez_compressed(f, doc=np.concatenate(doc), g=np.concatenate(g), said=json.dumps(said))
@@ -617,7 +618,7 @@ def pack(a):
     "What the page reads: one number a reading, and two texts of each unit"
     d = pd.concat([pd.read_parquet(a.out/f) for f in ('peers_help.parquet', 'peers_bayes.parquet') if (a.out/f).exists()], ignore_index=True)
     d = d[['scheme', 'reader', 'source', 'kind', 'attack', 'key', 'seed', 'i', 'p_value', 'log_e']].sort_values(['scheme', 'reader', 'source', 'kind', 'attack', 'key', 'seed', 'i'])
-    write_frame(a.to/'peers_help.parquet', d, dict(p_value=5, log_e=7), dict(log_e=[float(np.log(x)) for x in (20, 100)]))
+    write_frame(a.to/'peers_help.parquet', d, dict(p_value=12, log_e=12), dict(log_e=[float(np.log(x)) for x in (20, 100)]))
     said = json.loads((a.out/'peers_help.json').read_text())
     units = said.pop('units')
     said['seconds'] = round(sum(units.values()))                       # of all processes
