@@ -95,5 +95,5 @@ def test_claims(tmp_path):
     a = SimpleNamespace(work=tmp_path)
     (tmp_path/'claims').mkdir()
     assert ph.claim(a, 'one') and not ph.claim(a, 'one')
-    (tmp_path/'claims'/'two').write_text('1 0')
+    (tmp_path/'claims'/'two').write_text('999999999 0')
     assert not ph.claim(a, 'two') and ph.claim(a, 'two')

@@ -9,6 +9,7 @@ import torch
 
 from dew_nb import DEW, DEWConfig, Detector, SecretKey
 from dew_nb.mark.processor import DEWWatermarkingConfig
+from dew_nb.mark.tournament import layer_weights, tournament
 from quick import Letters, toy_host
 
 KEY = SecretKey(b'an example key: never use this one')
@@ -38,6 +39,32 @@ def test_what_is_not_said_twice_is_read_as_before(wm, texts):
     sparing = replace(wm, contexts=type(c)(c.table, c.units, c.k, c.decay, token_repeat=.05))
     new = sparing.generate(['The old harbour', 'To bake a good loaf of bread'], max_new_tokens=48, seed=1, temperature=.9)
     assert new != texts[0] and all(r.p_value < 1e-3 for r in wm.detector().detect(new))
+
+
+def gain(p, leaves):
+    "Expected score of one token, over drawn bits"
+    g = torch.Generator().manual_seed(0)
+    bits = torch.randint(0, 2, (4000, 30, len(p)), generator=g).float()*2 - 1
+    return (tournament(p.expand(4000, -1), bits, leaves)*torch.einsum('blm,l->bm', bits, layer_weights(30))).sum(1).mean().item()
+
+
+def test_leaves_help_where_there_is_little_to_choose_from():
+    "Of two tokens with .9 and .1 six leaves score more than two; of sixty equal ones less, for the first layers use up the choice"
+    few, many = torch.tensor([.9, .1]), torch.full((60,), 1/60)
+    assert gain(few, 6.) > 1.3*gain(few, 2.) > 0 and gain(many, 6.) < gain(many, 2.)
+
+
+def test_leaves_are_kept_and_read(wm, texts, tmp_path):
+    "The same detector reads it, a file keeps the choice, and the digest of two leaves is that of a scheme without the choice"
+    strong = DEW.build(wm.host, Letters(), KEY, DEWConfig(**CONFIG, leaves=6.), progress=False)
+    assert not strong.rule.unbiased and wm.rule.unbiased and strong.config.rule.leaves == 6
+    new = strong.generate(['The old harbour', 'To bake a good loaf of bread'], max_new_tokens=48, seed=1, temperature=.9)
+    assert all(r.p_value < 1e-3 for r in wm.detector().detect(new)) and new != texts[0]
+    again = Detector.load(strong.detector().save(tmp_path/'leaves.dew'))
+    assert again.config.rule.leaves == 6 and [r.z for r in again.detect(new)] == pytest.approx([r.z for r in strong.detector().detect(new)], abs=1e-6)
+    assert DEWConfig(**CONFIG, leaves=2.) == DEWConfig(**CONFIG)
+    for bad in (.5, 65, 'many'):
+        with pytest.raises((ValueError, TypeError), match='leaves'): DEWConfig(**CONFIG, leaves=bad)
 
 
 def test_file_needs_no_encoder(wm, texts, tmp_path):

@@ -115,6 +115,14 @@ def test_gumbel(host):
     marked, plain = (reader.detect(wm.generate(PROMPTS[0], mark=m, **HOW), PROMPTS[0]) for m in (True, False))
     assert marked.log_e > np.log(100) > plain.log_e
 
+@pytest.mark.long
+def test_more_leaves(host):
+    "Three candidates a toss change the distribution: ratios are divided by what drawn keys give"
+    wm = build(host, leaves=3.)
+    reader = wm.detector(reading='raw').with_host(host, temperature=.9, top_p=.95)
+    marked, plain = (reader.detect(wm.generate(PROMPTS[0], mark=m, **HOW), PROMPTS[0]) for m in (True, False))
+    assert marked.log_e > np.log(100) > plain.log_e
+
 def test_refused_by_name(wm, host):
     bias = DEW.build(host, Letters(), KEY, DEWConfig.preset('paper', n=32), progress=False)
     with pytest.raises(ValueError, match="rule='bias' changes the host's distribution"): bias.detector().with_host(host)
