@@ -42,16 +42,16 @@ def test_what_is_not_said_twice_is_read_as_before(wm, texts):
 
 
 def gain(p, leaves):
-    "Expected score of one token, over drawn bits"
+    "Expected score of one token in standard deviations, over drawn bits"
     g = torch.Generator().manual_seed(0)
     bits = torch.randint(0, 2, (4000, 30, len(p)), generator=g).float()*2 - 1
-    return (tournament(p.expand(4000, -1), bits, leaves)*torch.einsum('blm,l->bm', bits, layer_weights(30))).sum(1).mean().item()
+    return (tournament(p.expand(4000, -1), bits, leaves)*torch.einsum('blm,l->bm', bits, layer_weights(30, leaves))/layer_weights(30, leaves).norm()).sum(1).mean().item()
 
 
 def test_leaves_help_where_there_is_little_to_choose_from():
-    "Of two tokens with .9 and .1 six leaves score more than two; of sixty equal ones less, for the first layers use up the choice"
+    "Of two tokens with .9 and .1 six leaves score half as much again as two; of sixty equal ones twelve score less, for the first layers use up the choice"
     few, many = torch.tensor([.9, .1]), torch.full((60,), 1/60)
-    assert gain(few, 6.) > 1.3*gain(few, 2.) > 0 and gain(many, 6.) < gain(many, 2.)
+    assert gain(few, 6.) > 1.5*gain(few, 2.) > 0 and gain(many, 12.) < gain(many, 2.)
 
 
 def test_leaves_are_kept_and_read(wm, texts, tmp_path):

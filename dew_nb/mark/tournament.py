@@ -113,10 +113,11 @@ def tournament(
 
 # %% ../../nbs/mark/21_tournament.ipynb #c030
 def layer_weights(
-    layers:int # how many
+    layers:int, # how many
+    leaves:float=2. # candidates of a toss
 ) -> torch.Tensor:
     "(layers,) falling weights with sum 1"
-    w = torch.linspace(10, 1, layers)
+    w = torch.linspace(10, 1, layers) if leaves <= 2 else max(.7, .95 - .017*leaves)**torch.arange(float(layers))
     return w/w.sum()
 
 # %% ../../nbs/mark/21_tournament.ipynb #b794833f
@@ -169,7 +170,7 @@ class TournamentRule(Rule):
     @property
     def kernel(self) -> SignKernel: return SignKernel(self.config.order)
     @cached_property
-    def weights(self) -> torch.Tensor: return layer_weights(len(self.M)//self.keys).to(self.M)
+    def weights(self) -> torch.Tensor: return layer_weights(len(self.M)//self.keys, self.config.leaves).to(self.M)
     @cached_property
     def sd(self) -> float: return float(self.weights.square().sum().sqrt()) # of one score, no mark
     @cached_property
