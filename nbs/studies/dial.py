@@ -3,22 +3,23 @@
     python nbs/studies/dial.py --host smollm2-135m --texts 48                            # a few minutes on a CPU
     python nbs/studies/dial.py --host qwen2.5-coder-1.5b-instruct --texts 24 --add
 
-The host writes answers to questions and continuations of film reviews without a mark, at temperature 0.7 and top-p 0.9, and notes what it expected at each position: the logarithms of its 96 likeliest tokens at temperature 1.
+The host writes answers to questions and continuations of film reviews without a mark, at temperature 0.7 and top-p 0.9, and notes what it expected at each position: the logarithms of its 64 likeliest tokens at temperature 1.
 Everything else is computed from these on the page: a mark changes such a distribution, and over random keys its bits are fair coins. No text is marked, so no draw of texts and no key is in the figures.
-Writes data/dial.npz (half precision) and data/dial.json.
+Writes data/dial.safetensors (half precision) and data/dial.json.
 """
 import argparse, json, sys
 from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 
 from dew_nb import load_host
 from dew_nb.evaluation.texts.content import machine
 from dew_nb.evaluation.texts.corpora import build_corpus
 from dew_nb.mark.generation import prompt_ids
 
-TOP, T, TOP_P = 96, .7, .9
+TOP, T, TOP_P = 64, .7, .9
 KINDS = dict(answers='questions', reviews='movie-reviews')
 
 def narrow(logp, temperature=T, top_p=TOP_P):
@@ -56,15 +57,15 @@ def main(argv=None):
     a.add_argument('--out', type=Path, default=Path('nbs/studies/data'))
     a = a.parse_args(argv)
     host, arrays, info = load_host(a.host), {}, {}
-    if a.add: arrays, info = dict(np.load(a.out/'dial.npz')), json.loads((a.out/'dial.json').read_text())
+    if a.add: arrays, info = load_file(a.out/'dial.safetensors'), json.loads((a.out/'dial.json').read_text())
     for kind,source in KINDS.items():
         prompts = list(build_corpus(host, source, 'evaluation', a.texts, 30, 200, 0).prompts)
         texts = [t for i in range(0, len(prompts), a.batch) for t in write(host, prompts[i:i+a.batch], a.tokens, i)]
-        arrays[f'{a.host}/{kind}'] = torch.cat(texts).half().numpy()
-        arrays[f'{a.host}/{kind}/text'] = np.repeat(np.arange(len(texts)), [len(t) for t in texts]).astype(np.int16)
+        arrays[f'{a.host}/{kind}'] = torch.cat(texts).half()
+        arrays[f'{a.host}/{kind}/text'] = torch.arange(len(texts), dtype=torch.int16).repeat_interleave(torch.tensor([len(t) for t in texts]))
         print(kind, len(texts), 'texts', len(arrays[f'{a.host}/{kind}']), 'positions', flush=True)
     info[a.host] = dict(command=' '.join(['python', 'nbs/studies/dial.py', *(argv or sys.argv[1:])]), temperature=T, top_p=TOP_P, machine=machine(host))
-    np.savez_compressed(a.out/'dial.npz', **arrays)
+    save_file(arrays, a.out/'dial.safetensors')
     (a.out/'dial.json').write_text(json.dumps(info, indent=1) + '\n')
 
 if __name__ == '__main__': main()
