@@ -6,7 +6,9 @@
     python nbs/studies/screening.py familiarity --pieces pieces.jsonl.gz --out nbs/studies/data
 
 None of the texts is in the sample that keys are screened on, and their sources are others. They are cut into pieces
-of 50 to 12,800 tokens of the embedded host. Writes screening.parquet (variant, kind, length, key: rates and moments of z) and screening.json; variants that are not asked for stay as they are.
+of 50 to 12,800 tokens of the embedded host. Writes screening.parquet (variant, kind, length, key: rates and moments of z) and screening.json; variants and lengths that are not asked for stay as they are. Long texts of the default, under the keys that it was measured with at the other lengths:
+
+    python nbs/studies/screening.py rates --pieces pieces.jsonl.gz --name 'screened again' --variants standard --lengths 3200 --least 4 --keys 16 --out nbs/studies/data
 """
 import argparse, json, time
 from dataclasses import replace
@@ -56,28 +58,39 @@ def measure(wm, keys, T):
         yield pd.DataFrame(dict(kind=kind, length=length, key=range(len(keys)), texts=len(at), l_eff_share=share,
                                 mean_z=z.mean(1), sd_z=z.std(1), **rates(z)))
 
+def chosen(a):
+    "The pieces that were asked for: of some lengths, and of kinds with enough of them"
+    T = pd.DataFrame(read_texts(a.pieces)).query('length in @a.lengths')
+    return T[T.groupby(['kind', 'length']).text.transform('size') >= a.least]
+
+def run_name(a, variant):
+    "What a run is called in screening.json: the variant, and the lengths if not all were asked for"
+    return variant if a.lengths == list(PIECES) else f'{variant}, {" and ".join(map(str, a.lengths))} tokens'
+
 def stamp(a, host, enc, T, seconds):
     "What the figures were made with"
-    return dict(command=f'python nbs/studies/screening.py rates --pieces pieces.jsonl.gz --name {a.name!r} --variants {" ".join(a.variants)} --keys {a.keys} --long-keys {a.long_keys} --out nbs/studies/data',
+    some = '' if a.lengths == list(PIECES) else f'--lengths {" ".join(map(str, a.lengths))} '
+    return dict(command=f'python nbs/studies/screening.py rates --pieces pieces.jsonl.gz --name {a.name!r} --variants {" ".join(a.variants)} {some}--least {a.least} --keys {a.keys} --long-keys {a.long_keys} --out nbs/studies/data',
                 texts=int(len(T)), keys=a.keys, long_keys=a.long_keys, seconds=round(seconds), **machine(host, enc))
 
 def study(a):
     "Rates of all variants"
     t0, host, enc = time.time(), load_host(a.host, device=a.device), load_encoder(device=a.device)
-    T = pd.DataFrame(read_texts(a.pieces))
+    T = chosen(a)
     keys, out, path = [study_key(i, a.name) for i in range(a.keys)], [], a.out/'screening.parquet'
-    if path.exists(): out.append(pd.read_parquet(path).query('variant not in @a.variants'))
+    if path.exists(): out.append(pd.read_parquet(path).query('variant not in @a.variants or length not in @a.lengths'))
     for name in a.variants:
         wm = DEW.build(host, enc, keys[0], DEWConfig.preset(**VARIANTS[name]), progress=False)
         if name == 'screened': wm = replace(wm, familiar=None, blueprint=replace(wm.blueprint, familiar=None))   # all texts are taken for familiar
         for some,some_keys in ((T[T.length < LONG], keys), (T[T.length >= LONG], keys[:a.long_keys])):
             if len(some) and some_keys: out += [x.assign(variant=name) for x in measure(wm, some_keys, some.reset_index(drop=True))]
-        R = pd.concat(out).query('variant == @name and length == 200').groupby('kind')['fpr_0.01']
+        shown = 200 if 200 in a.lengths else a.lengths[0]
+        R = pd.concat(out).query('variant == @name and length == @shown').groupby('kind')['fpr_0.01']
         print(f'{time.time()-t0:.0f} s: {name}: mean {R.mean().mean():.4f}, worst key of the worst kind {R.max().max():.3f}', flush=True)
         pd.concat(out).to_parquet(path, compression='zstd', index=False)
     said = a.out/'screening.json'
     runs = json.loads(said.read_text()) if said.exists() else {}
-    said.write_text(json.dumps(runs | {v: stamp(a, host, enc, T, time.time()-t0) for v in a.variants}, indent=1) + '\n')
+    said.write_text(json.dumps(runs | {run_name(a, v): stamp(a, host, enc, T, time.time()-t0) for v in a.variants}, indent=1) + '\n')
 
 OWN = dict(am='amh', bg='bul', bn='ben', cs='ces', el='ell_monotonic', fa='pes_1', fi='fin', gu='guj', hu='hun', id='ind', ka='kat', kk='kaz', ko='kor', ml='mal',
            mr='mar', nl='nld', pa='pan', pl='pol', ro='ron_2006', si='sin', sv='swe', sw='swh', ta='tam', te='tel', th='tha', tr='tur', uk='ukr', ur='urd', vi='vie')
@@ -102,6 +115,8 @@ def arguments():
     ap.add_argument('--texts', type=Path, help='test.jsonl of kinds.py')
     ap.add_argument('--pieces', type=Path)
     ap.add_argument('--variants', nargs='+', default=list(VARIANTS), choices=list(VARIANTS))
+    ap.add_argument('--lengths', nargs='+', type=int, default=list(PIECES), choices=list(PIECES), help='of pieces; rows of other lengths stay')
+    ap.add_argument('--least', type=int, default=1, help='pieces of a kind and length; with fewer it is left out')
     ap.add_argument('--name', default='screening', help='of the keys; the allowances were chosen on those of the default')
     ap.add_argument('--keys', type=int, default=50)
     ap.add_argument('--long-keys', type=int, default=16)
