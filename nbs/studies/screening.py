@@ -64,26 +64,27 @@ def chosen(a):
     return T[T.groupby(['kind', 'length']).text.transform('size') >= a.least]
 
 def run_name(a, variant):
-    "What a run is called in screening.json: the variant, and the lengths if not all were asked for"
-    return variant if a.lengths == list(PIECES) else f'{variant}, {" and ".join(map(str, a.lengths))} tokens'
+    "What a run is called in screening.json: the variant, the lengths if not all were asked for, and the first key if others were there"
+    some = variant if a.lengths == list(PIECES) else f'{variant}, {" and ".join(map(str, a.lengths))} tokens'
+    return some + (f', from key {a.first_key}' if a.first_key else '')
 
 def stamp(a, host, enc, T, seconds):
     "What the figures were made with"
     some = '' if a.lengths == list(PIECES) else f'--lengths {" ".join(map(str, a.lengths))} '
-    return dict(command=f'python nbs/studies/screening.py rates --pieces pieces.jsonl.gz --name {a.name!r} --variants {" ".join(a.variants)} {some}--least {a.least} --keys {a.keys} --long-keys {a.long_keys} --out nbs/studies/data',
+    return dict(command=f'python nbs/studies/screening.py rates --pieces pieces.jsonl.gz --name {a.name!r} --variants {" ".join(a.variants)} {some}--least {a.least} --first-key {a.first_key} --keys {a.keys} --long-keys {a.long_keys} --out nbs/studies/data',
                 texts=int(len(T)), keys=a.keys, long_keys=a.long_keys, seconds=round(seconds), **machine(host, enc))
 
 def study(a):
     "Rates of all variants"
     t0, host, enc = time.time(), load_host(a.host, device=a.device), load_encoder(device=a.device)
     T = chosen(a)
-    keys, out, path = [study_key(i, a.name) for i in range(a.keys)], [], a.out/'screening.parquet'
-    if path.exists(): out.append(pd.read_parquet(path).query('variant not in @a.variants or length not in @a.lengths'))
+    keys, out, path = [study_key(i, a.name) for i in range(a.first_key, a.first_key+a.keys)], [], a.out/'screening.parquet'
+    if path.exists(): out.append(pd.read_parquet(path).query('variant not in @a.variants or length not in @a.lengths or key < @a.first_key'))
     for name in a.variants:
         wm = DEW.build(host, enc, keys[0], DEWConfig.preset(**VARIANTS[name]), progress=False)
         if name == 'screened': wm = replace(wm, familiar=None, blueprint=replace(wm.blueprint, familiar=None))   # all texts are taken for familiar
         for some,some_keys in ((T[T.length < LONG], keys), (T[T.length >= LONG], keys[:a.long_keys])):
-            if len(some) and some_keys: out += [x.assign(variant=name) for x in measure(wm, some_keys, some.reset_index(drop=True))]
+            if len(some) and some_keys: out += [x.assign(variant=name, key=x.key+a.first_key) for x in measure(wm, some_keys, some.reset_index(drop=True))]
         shown = 200 if 200 in a.lengths else a.lengths[0]
         R = pd.concat(out).query('variant == @name and length == @shown').groupby('kind')['fpr_0.01']
         print(f'{time.time()-t0:.0f} s: {name}: mean {R.mean().mean():.4f}, worst key of the worst kind {R.max().max():.3f}', flush=True)
@@ -119,6 +120,7 @@ def arguments():
     ap.add_argument('--least', type=int, default=1, help='pieces of a kind and length; with fewer it is left out')
     ap.add_argument('--name', default='screening', help='of the keys; the allowances were chosen on those of the default')
     ap.add_argument('--keys', type=int, default=50)
+    ap.add_argument('--first-key', type=int, default=0, help='number of the first; rows of earlier ones stay')
     ap.add_argument('--long-keys', type=int, default=16)
     ap.add_argument('--host', default='smollm2-135m')
     ap.add_argument('--device')
