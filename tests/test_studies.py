@@ -433,7 +433,9 @@ def test_stored_forgeries_have_their_stored_scores():
         m = find_scheme(kind)(host, enc, int(t['key'].iloc[0]), **params).measure(t['text'].tolist())
         near = dict(atol=.15, rtol=0) if kind == 'dew' else dict(atol=1e-3, rtol=0)        # a GPU rounds some bits to the other side: .035 rms
         np.testing.assert_allclose(m['score'], t['score'], err_msg=v, **near)
-        np.testing.assert_allclose(m['p_value'], t['p_value'], err_msg=v, **near)
+        judged = np.asarray(m['p_value']) < 1                # a text of digits is worth a fifth of its length: since then it gets no verdict
+        assert judged.sum() >= 2 and (judged.all() or kind == 'dew')
+        np.testing.assert_allclose(np.asarray(m['p_value'])[judged], t['p_value'][judged], err_msg=v, **near)
 
 @pytest.mark.long
 @pytest.mark.parametrize('name', ['EXP', 'DiPmark', 'MorphMark', 'Unbiased gamma', 'SIR'])
