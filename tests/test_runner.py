@@ -480,6 +480,9 @@ def test_stored_units_have_the_names_that_they_would_get_today(path):
 
 
 NOT_RUN = {"schemes_weights.toml"}  # for whoever has the weights
+WEIGHTED = {"SynthID 3 weighted", "SynthID 4 weighted"}
+NOT_YET = {"contexts": WEIGHTED, "contexts_chat": WEIGHTED, "real": WEIGHTED | {"DEW ngram 2", "MorphMark", "SynthID 3"},  # rows that wait for a run
+           "real_code": {"DEW ngram 2", "DEW standard", "EXP", "MorphMark", "SynthID 3"}}
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda p: p.name)
@@ -487,9 +490,10 @@ def test_stored_rows_are_those_of_the_shipped_studies(path):
     "A label of a stored study means the same today, so that a stored row is recognised"
     r = load_results(path)
     mine = [s for f,s in shipped().items() if f.name not in NOT_RUN and s.name == r.study["name"]]
+    assert mine
     for stored,rows in ((r.study["schemes"], [row for s in mine for row in s.rows]), (r.study["attacks"], [row for s in mine for row in s.attack_rows])):
-        said = {row.label: row.what for row in rows}                         # some of it may not have been run yet
-        assert set(stored) <= set(said) and all(said[o] == stored[o] for o in stored)
+        said = {row.label: row.what for row in rows if row.label not in NOT_YET.get(path.name, ())}
+        assert said == stored
     assert set(r.units.source.unique()) <= set(r.study["schemes"]) and set(r.scores.scheme.unique()) <= set(r.study["schemes"])
 
 

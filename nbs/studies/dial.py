@@ -1,7 +1,7 @@
 """A dial for strength: what a mark is worth and what it costs, in expectation over keys, from a host's own distributions
 
-    python nbs/studies/dial.py --host smollm2-135m --texts 48                            # a few minutes on a CPU
-    python nbs/studies/dial.py --host qwen2.5-coder-1.5b-instruct --texts 24 --add
+    python nbs/studies/dial.py --host smollm2-135m --texts 24                            # a few minutes on a CPU
+    python nbs/studies/dial.py --host qwen2.5-coder-1.5b-instruct --texts 16 --batch 16 --add
 
 The host writes answers to questions and continuations of film reviews without a mark, at temperature 0.7 and top-p 0.9, and notes what it expected at each position: the logarithms of its 64 likeliest tokens at temperature 1.
 Everything else is computed from these on the page: a mark changes such a distribution, and over random keys its bits are fair coins. No text is marked, so no draw of texts and no key is in the figures.
@@ -22,11 +22,11 @@ from dew_nb.mark.generation import prompt_ids
 TOP, T, TOP_P = 64, .7, .9
 KINDS = dict(answers='questions', reviews='movie-reviews')
 
-def narrow(logp, temperature=T, top_p=TOP_P):
-    "(N, m) probabilities of what the sampler draws from; logp: descending, at temperature 1"
-    p = (logp/temperature).softmax(-1)
-    p = torch.where(p.cumsum(-1) - p < top_p, p, 0.)
-    return p/p.sum(-1, keepdim=True)
+def narrow(logits, temperature=T, top_p=TOP_P):
+    "(N, m) probabilities of what the sampler draws from, for logits in any order"
+    s, i = (logits/temperature).softmax(-1).sort(-1, descending=True)
+    s = torch.where(s.cumsum(-1) - s < top_p, s, 0.)
+    return torch.zeros_like(s).scatter(-1, i, s/s.sum(-1, keepdim=True))
 
 @torch.no_grad()
 def write(host, prompts, tokens, seed=0):
@@ -50,7 +50,7 @@ def write(host, prompts, tokens, seed=0):
 def main(argv=None):
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     a.add_argument('--host', default='smollm2-135m')
-    a.add_argument('--texts', type=int, default=48)
+    a.add_argument('--texts', type=int, default=24)
     a.add_argument('--tokens', type=int, default=120)
     a.add_argument('--batch', type=int, default=24)
     a.add_argument('--add', action='store_true', help='keep what other hosts have')
