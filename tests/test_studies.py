@@ -398,13 +398,16 @@ def test_forging_in_small(tiny, tmp_path, monkeypatch):
     assert set(d['attacker']) == {'', 'counts'} and d.query('what == "forged"')[['key', 'n']].to_numpy().tolist() == [[5, 3], [6, 2]]
     with pytest.raises(ValueError, match='Unknown name'): run('unigramm')
 
-def test_the_command_makes_every_stored_forgery(monkeypatch):
+@pytest.mark.parametrize('name', ['forging', 'forging_front'])
+def test_the_command_makes_every_stored_forgery(name, monkeypatch):
     "What the stored figures are said to come of, beside the plan of that command"
     pd = pytest.importorskip('pandas')
     D, m = STUDIES/'data', study_module('forging', monkeypatch)
-    info, rows = json.loads((D/'forging.json').read_text()), pd.read_parquet(D/'forging.parquet')
-    assert info['command'] == m.WHOLE and all(r['command'].startswith(m.COMMAND) for r in info['runs'])
+    info, rows = json.loads((D/f'{name}.json').read_text()), pd.read_parquet(D/f'{name}.parquet')
+    assert info['command'] == dict(forging=m.WHOLE, forging_front=f'{m.COMMAND} --name forging_front{m.FRONT_RUN}')[name]
+    assert all(r['command'].startswith(m.COMMAND) for r in info['runs'])
     both = [m.options().parse_args(shlex.split(c)[2:]) for c in info['command'].split(' && ')]
+    for a in both: a.victims = [v for x in a.victims for v in (m.FRONT if x == 'front' else [x])]
     for (v,key),d in rows[rows['what'] == 'forged'].groupby(['victim', 'key']):
         kind, params = m.VICTIMS[v]
         victim = SimpleNamespace(name=v, keys=params.get('keys', 1), knows=kind in m.WIDTHS or kind == 'dew')
@@ -412,22 +415,25 @@ def test_the_command_makes_every_stored_forgery(monkeypatch):
         assert {tuple(x) for x in d[['attacker', 'n', 'lam']].itertuples(index=False)} <= plan, (v, key)
 
 @pytest.mark.long
-def test_stored_forgeries_have_their_stored_scores():
+@pytest.mark.parametrize('name,victims', [
+    ('forging', ('tournament', 'sub-keys', 'sub-keys 8', 'KGW', 'Unigram', 'SynthID', 'EXP', 'DiPmark', 'MorphMark', 'ATW')),
+    ('forging_front', ('standard', 'standard, sub-keys 8', 'ngram 2', 'SynthID 3', 'KGW 1'))])
+def test_stored_forgeries_have_their_stored_scores(name, victims):
     "The table of forging from the stored p-values, and the victims' detectors on some of the forgeries"
     np, pd = pytest.importorskip('numpy'), pytest.importorskip('pandas')
     from dew_nb import load_encoder, load_host
     from dew_nb.evaluation.texts.content import read_texts
     from dew_nb.evaluation.studies.kinds import find_scheme
     D, host, enc = STUDIES/'data', load_host(), load_encoder()
-    info, rows = json.loads((D/'forging.json').read_text()), pd.read_parquet(D/'forging.parquet')
-    kept, scores = pd.DataFrame(read_texts(D/'forging_texts.jsonl.xz')), pd.read_parquet(D/'forging_scores.parquet')
+    info, rows = json.loads((D/f'{name}.json').read_text()), pd.read_parquet(D/f'{name}.parquet')
+    kept, scores = pd.DataFrame(read_texts(D/f'{name}_texts.jsonl.xz')), pd.read_parquet(D/f'{name}_scores.parquet')
     arm = ['victim', 'key', 'attacker', 'n', 'lam']
     by = (scores['p_value'] <= .01).groupby([scores[c] for c in arm])
     forged = rows[rows['what'] == 'forged'].set_index(arm).sort_index()
     pd.testing.assert_series_equal(by.mean().sort_index(), forged['found'], check_names=False, check_index_type=False)
     assert (by.size() == 100).all() and (forged['texts'] == 100).all()
     assert set(kept[arm].itertuples(index=False, name=None)) == set(forged.index)
-    for v in ('tournament', 'sub-keys', 'sub-keys 8', 'KGW', 'Unigram', 'SynthID', 'EXP', 'DiPmark', 'MorphMark', 'ATW'):
+    for v in victims:
         kind, params = info['victims'][v]
         t = kept[(kept['victim'] == v) & (kept['key'] == kept['key'].min())].tail(3)
         scheme = find_scheme(kind)(host, enc, int(t['key'].iloc[0]), **params)

@@ -81,6 +81,7 @@ WIDTHS = dict(kgw=3, unigram=0, synthid=3, exp=4, dipmark=3, unbiased=3, morphma
 CANDIDATES, SHARE, LIKELY, PLAIN = 64, .3, 8, 600
 COMMAND = 'python nbs/studies/forging.py --work WORK --out nbs/studies/data'
 WHOLE = f"{COMMAND} && {COMMAND} --keys 901 900 --n 250 2000 --attackers rule counts --victims tournament 'sub-keys 8' sub-keys"
+FRONT_RUN = ' --victims front --attackers rule counts --stages tell forge --keys 900 901 --n 250 2000'   # the hashed widths and the default, for contexts.ipynb
 SHORT = {0.: (8, 12, 16, 20, 24, 32), .5: (20, 30, 40, 60, 80, 120)}     # tokens, by the share of words deleted
 
 def slug(name): return ''.join(ch if ch.isalnum() else '-' for ch in name.lower())
@@ -475,7 +476,7 @@ class Attack:
 # ---------------------------------------------------------------- what is stored
 def settings_of(a):
     "What a run was asked for, to stand beside its figures"
-    return {k: v for k,v in vars(a).items() if not isinstance(v, Path) and v is not None and k != 'collect'}
+    return {k: v for k,v in vars(a).items() if not isinstance(v, Path) and v is not None and k not in ('collect', 'name')}
 
 def command_of(settings):
     "The command of a run, from its settings; what does not change a figure is left out"
@@ -504,11 +505,11 @@ def collect(a, sample=2):
         d = d.assign(o=d['victim'].map(order).fillna(99)).sort_values(['o', 'victim', 'key', 'what', 'attacker', 'n', 'lam'])
         label = ['victim', 'key', 'what', 'attacker', 'n', 'lam']
         d = d.drop(columns='o').drop_duplicates(label, keep='last').reset_index(drop=True)
-        d.to_parquet(a.out/'forging.parquet', index=False)
-        write_frame(a.out/'forging_scores.parquet', pd.DataFrame(forged).drop(columns='text', errors='ignore'), dict(p_value=4, score=7))
-        write_texts(a.out/'forging_texts.jsonl.xz', [r for r in forged if r['i'] < sample])
-        (a.out/'forging.json').write_text(json.dumps(dict(
-            command=WHOLE, candidates=CANDIDATES, share=SHARE,
+        d.to_parquet(a.out/f'{a.name}.parquet', index=False)
+        write_frame(a.out/f'{a.name}_scores.parquet', pd.DataFrame(forged).drop(columns='text', errors='ignore'), dict(p_value=4, score=7))
+        write_texts(a.out/f'{a.name}_texts.jsonl.xz', [r for r in forged if r['i'] < sample])
+        (a.out/f'{a.name}.json').write_text(json.dumps(dict(
+            command=WHOLE if a.name == 'forging' else f'{COMMAND} --name {a.name}' + FRONT_RUN*(a.name == 'forging_front'), candidates=CANDIDATES, share=SHARE,
             victims={v: VICTIMS.get(v, (v, {})) for v in dict.fromkeys(d['victim'])},
             **machines(a.work)), indent=1) + '\n')
 
@@ -516,6 +517,7 @@ def options():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--out', type=Path, required=True)
     ap.add_argument('--work', type=Path, help='for texts and finished figures; a folder of --out if not given')
+    ap.add_argument('--name', default='forging', help='of the files in OUT')
     ap.add_argument('--collect', action='store_true', help='gather what is finished in WORK, and no more')
     ap.add_argument('--victims', nargs='+', default=list(VICTIMS), help='names of VICTIMS, or kinds of the registry; front: the default, hashed widths, and peers at each width')
     ap.add_argument('--attackers', nargs='+', default=['rule', 'host', 'counts', 'sorted'],
