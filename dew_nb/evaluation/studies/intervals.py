@@ -12,7 +12,7 @@ from ...stats.rates import Estimate, check_rate, rate
 
 # %% auto #0
 __all__ = ['variance_of_mean', 'clopper_pearson', 'effective_texts', 'rate_over_seeds', 'area_over_seeds', 'delong_variance',
-           'median_variance', 'mean_variance', 'mean_over_seeds', 'ratio_over_seeds', 'differ']
+           'median_variance', 'mean_variance', 'mean_over_seeds', 'ratio_over_seeds', 'differ', 'paired_over_seeds']
 
 # %% ../../../nbs/evaluation/studies/07_intervals.ipynb #367864bb
 def variance_of_mean(
@@ -137,3 +137,13 @@ def differ(
     ends = a.low, b.high
     if any(math.isnan(x) for x in ends): return False
     return a.value - b.value > math.hypot(a.value - a.low, b.high - b.value)
+
+# %% ../../../nbs/evaluation/studies/07_intervals.ipynb #585e18e9
+def paired_over_seeds(
+    a:Sequence, # for each seed the values of one scheme's texts
+    b:Sequence, # of another scheme's, after the same prompts
+    level:float=.95, # confidence level
+) -> Estimate: # of a - b
+    "Mean difference over seeds, paired by prompt"
+    d = [np.asarray(x, float) - np.asarray(y, float) for x,y in zip(a, b, strict=True)]
+    return mean_over_seeds([x.mean() for x in d], [mean_variance(x) for x in d], [len(x) for x in d], level)

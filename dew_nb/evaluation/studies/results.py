@@ -14,12 +14,13 @@ import numpy as np
 from fastcore.basics import patch
 from ...stats.rates import Estimate, auroc, leave_one_seed_out, nulls_needed, tpr_at
 from .intervals import (area_over_seeds, delong_variance, differ,
-    effective_texts, mean_over_seeds, mean_variance, median_variance, rate_over_seeds, ratio_over_seeds)
+    effective_texts, mean_over_seeds, mean_variance, median_variance,
+    paired_over_seeds, rate_over_seeds, ratio_over_seeds)
 from .kinds import check_names
 from .store import Results, load_results
 
 # %% auto #0
-__all__ = ['Groups', 'cells', 'heading', 'Table', 'table']
+__all__ = ['Groups', 'cells', 'heading', 'Table', 'table', 'difference']
 
 # %% ../../../nbs/evaluation/studies/08_results.ipynb #4a5d7121
 @dataclass(frozen=True)
@@ -464,3 +465,22 @@ def table(
     rows = _rows(c, schemes or ['*'], study['schemes'])
     c = c[c.scheme.isin({r[0] for r in rows})]
     return Table(c, columns, rows, results.negatives, command)
+
+# %% ../../../nbs/evaluation/studies/08_results.ipynb #f324b737
+def difference(
+    results:Results|str|Path, # results, or their folder
+    a:str, # a scheme's label
+    b:str, # another's
+    attack:str='none', # after which both are read
+    alpha:float=.01, # a text with a p-value of at most this is detected
+    level:float=.95, # confidence level
+) -> Estimate: # TPR of `a` minus TPR of `b`, over the keys that both have
+    "How much more one scheme detects than another"
+    d = (results if isinstance(results, Results) else load_results(results)).scores
+    d = d[(d.source == d.scheme) & d.p_value.notna()]
+    check_names([a, b], sorted(d.scheme.unique()), 'scheme')
+    check_names([attack], sorted(d.attack.unique()), 'attack')
+    hit = d[d.attack == attack].assign(hit=d.p_value <= alpha).pivot_table('hit', ['seed', 'i'], 'scheme', 'first', observed=True)
+    both = hit.reindex(columns=dict.fromkeys((a, b))).dropna().astype(float)
+    if not len(both): raise ValueError(f'{a!r} and {b!r} have no texts of the same prompts after {attack!r}')
+    return paired_over_seeds(*([x[o] for _,x in both.groupby('seed')] for o in (a, b)), level)
