@@ -9,8 +9,8 @@ __all__ = ['PROBE', 'MARKUP', 'QWEN_PIECES', 'CHATML', 'SYSTEM', 'remembered', '
            'qwen_tokenizer', 'fix_tokenizer', 'save_tokenizer', 'chat_template', 'write_template']
 
 # %% ../../nbs/models/02_tokenization.ipynb #e8679105
-import hashlib, json, os, weakref
-from collections.abc import Callable, Hashable
+import hashlib, json, os
+from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 
@@ -20,18 +20,23 @@ from tokenizers import AddedToken, Regex, Tokenizer
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 # %% ../../nbs/models/02_tokenization.ipynb #ba667798
+_KEPT = 4 # tokenizers, by what they do
+
 def remembered(
     f:Callable # of a tokenizer
-) -> Callable: # the same; of a tokenizer of transformers computed once, until that is changed
+) -> Callable: # the same; of tokenizers of transformers that do the same computed once
     "Keep what a function makes of a tokenizer"
-    kept = weakref.WeakKeyDictionary() # of a tokenizer: its text, what was made
+    kept = {} # of a tokenizer as text: what was made
     @wraps(f)
     def of(tok):
         rust = getattr(tok, 'backend_tokenizer', None)
-        if rust is None or not isinstance(tok, Hashable): return f(tok)
-        text = rust.to_str()
-        if kept.get(tok, ('',))[0] != text: kept[tok] = text, f(tok)
-        return kept[tok][1]
+        if rust is None: return f(tok)
+        text = hashlib.sha256(rust.to_str().encode('utf-8', 'surrogatepass')).digest()
+        made = kept.get(text)
+        if made is None:
+            made = kept[text] = f(tok)
+            for old in list(kept)[:-_KEPT]: kept.pop(old, None)
+        return made
     return of
 
 # %% ../../nbs/models/02_tokenization.ipynb #a1c0d1e4
