@@ -44,13 +44,13 @@ def wm(plain): return plain.with_room(uneven_table(plain.contexts.units, referen
 def numbers(results): return [[r.score, r.z, r.p_value, r.l_eff, r.expected, r.sd] for r in results]
 
 def test_null_is_exact_over_keys(wm):
-    "A fixed text under 300 keys: z has mean 0 and sd 1, with weights that are very uneven"
-    keys = [SecretKey(bytes([i % 256, i//256])*16) for i in range(300)]
+    "A fixed text under 120 keys: z has mean 0 and sd 1, with weights that are very uneven"
+    keys = [SecretKey(bytes([i % 256, i//256])*16) for i in range(120)]
     z = scores_over_keys(wm, keys, TEXTS, progress=False)
     lean = wm.rule.allowance_short*np.sqrt(z['l_eff'])                 # the null's mean is a little above 0, by design
     z = z['z'] + lean
-    assert np.abs(z.mean(0)).max() < 4/300**.5 and np.abs(z.std(0) - 1).max() < 4/600**.5
-    assert (z.std() - 1)**2 < .03**2
+    assert np.abs(z.mean(0)).max() < 4/120**.5 and np.abs(z.std(0) - 1).max() < 4/240**.5
+    assert abs(z.std() - 1) < .05
     one = wm.detector().detect(TEXTS[0])
     assert one.n_weighted < .8*one.n_scored and one.l_eff <= one.n_weighted*1.2
 

@@ -99,6 +99,7 @@ def content(out):
     return (r.texts.sort_values(by).reset_index(drop=True), r.scores.sort_values(by).reset_index(drop=True))
 
 
+@pytest.mark.long
 def test_killed_at_any_moment_and_resumed(tiny, tmp_path, capsys):
     toml = study_file(tmp_path, tiny, seeds="[0, 1]")
     run_study(toml, tmp_path/"whole", progress=False)
@@ -147,6 +148,7 @@ def test_several_runs_share_the_work(tiny, tmp_path):
     for a, b in zip(content(tmp_path/"whole"), content(out)): pd.testing.assert_frame_equal(a, b)
 
 
+@pytest.mark.long
 def test_kinds_of_work_in_different_runs(tiny, tmp_path, monkeypatch, capsys):
     "One run attacks what another one writes, and says so when there is no other one"
     toml, out = study_file(tmp_path, tiny, seeds="[0, 1]"), tmp_path/"out"

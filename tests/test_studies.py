@@ -146,6 +146,7 @@ def script(name, monkeypatch, *args, results=None):
     monkeypatch.setattr(sys, 'argv', [f'{name}.py', *map(str, args)])
     m.main()
 
+@pytest.mark.long
 def test_donors_in_small(tiny, tmp_path, monkeypatch):
     "A model as its own donor, where all three ways to read must agree"
     np, pd = pytest.importorskip('numpy'), pytest.importorskip('pandas')
@@ -344,6 +345,7 @@ def test_texts_are_sorted_by_key(monkeypatch):
     assert m.sorted_texts(S[:3, :3], 16).max() < 3 and m.tightest(S[:3, :3], np.array([0, 1, 2])) in (0, 1, 2)    # fewer texts than heaps
     assert some.texts == (heap == best).sum() and some.i.max() == some.texts - 1 and len(some.x) == n*some.texts
 
+@pytest.mark.long
 def test_forging_in_small(tiny, tmp_path, monkeypatch):
     "Two victims on a toy host, stopped and gone on with"
     pd = pytest.importorskip('pandas')
