@@ -5,6 +5,7 @@
     python nbs/studies/peers_help.py run --host smollm2-135m --answers 3 --programs 2 --tokens 40 --extra 2 --work WORK --out OUT
     python nbs/studies/peers_help.py plain --out results/peers_help_out                                                        # likewise: what can be read without the host
     python nbs/studies/peers_help.py bayes --out results/peers_help_out                                                       # the authors' detector of SynthID; a CPU will do
+    python nbs/studies/peers_help.py answers --results results/contexts_chat --out results/peers_help_out                     # answers of contexts_chat.toml, three keys and paraphrases, read without the host; a CPU will do
     python nbs/studies/peers_help.py pack --out results/peers_help_out                                                        # writes nbs/studies/data/peers_help*
 
 The host answers questions and writes programs (chat prompts, temperature 0.7, top-p 0.9, at least 50 tokens) with each scheme under three keys, and without a mark: as contexts_chat.toml and real_code.toml do. Marked texts are
@@ -545,6 +546,31 @@ def plain(a):
         np.savez_compressed(f, doc=np.concatenate(doc), g=np.concatenate(g), said=json.dumps(said))
     write_frame(a.out/'peers_help.parquet', d)
 
+def answers(a):
+    "The answers of contexts_chat.toml, which have three keys and paraphrases, by every reader that asks for no host; and the unmarked ones under the same keys"
+    from types import SimpleNamespace
+    from dew_nb import load_encoder, load_host
+    from dew_nb.evaluation.studies.store import load_results
+    a.out.mkdir(parents=True, exist_ok=True)
+    host, enc, t, rows = load_host(a.host, 'cpu'), load_encoder(device='cpu'), load_results(a.results).texts, []
+    table, special = RoomTable.packaged(TokenUnits(host.tokenizer), 'chat'), special_ids(host.tokenizer)
+    for name,(kind,params) in SCHEMES.items():
+        source = next((o for o in (f'{name} weighted', name) if o in set(t['source'])), None)
+        if source is None: continue
+        for seed in SEEDS:
+            s = find_scheme(kind)(host, enc, seed, name=name, **params)
+            for (of,attack),d in t[(t['seed'] == seed) & t['source'].isin([source, 'none'])].groupby(['source', 'attack'], observed=True):
+                d = d.sort_values('i').head(a.answers)
+                r = reader_of(SimpleNamespace(scheme=lambda *_: s, table=lambda: (table, None)), name, seed, d['text'].tolist())
+                for reader,x in r.read(ids_of(host, r.texts), table, special, 'cpu'):
+                    rows.append(pd.DataFrame(dict(i=d['i'].to_numpy(), reader=reader, p_value=x['p_value'])).assign(scheme=name, source='unmarked' if of == 'none' else 'marked', attack=attack, seed=seed))
+            print(f'{time.time()-a.t0:5.0f} s: {name}, key {seed}', flush=True)
+    d = pd.concat(rows, ignore_index=True)[['scheme', 'reader', 'source', 'attack', 'seed', 'i', 'p_value']]
+    write_frame(a.to/'peers_answers.parquet', d, dict(p_value=12))
+    (a.to/'peers_answers.json').write_text(json.dumps(dict(command='python nbs/studies/peers_help.py answers --results results/contexts_chat', texts='dew_eval nbs/studies/contexts_chat.toml nbs/studies/contexts_rewriting.toml --out results/contexts_chat',
+        room=repr(table), schemes=SCHEMES, **machine(host)), indent=1) + '\n')
+    print(d.assign(hit=d['p_value'] <= .01).pivot_table(index=['scheme', 'reader'], columns=['source', 'attack'], values='hit', observed=True).round(3).to_string())
+
 # ---------------------------------------------------------------- SynthID's Bayesian detector
 def bit_sets(path):
     "What a file of bits holds: for each set what was said of it, and a list of (positions, layers) arrays"
@@ -629,7 +655,7 @@ def pack(a):
 
 def arguments():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument('command', choices=['run', 'collect', 'plain', 'bayes', 'pack'])
+    ap.add_argument('command', choices=['run', 'collect', 'plain', 'bayes', 'answers', 'pack'])
     ap.add_argument('--host', default='qwen2.5-coder-1.5b-instruct', help='an asset')
     ap.add_argument('--answers', type=int, default=300, help='prompts')
     ap.add_argument('--programs', type=int, default=100, help='prompts')
@@ -640,6 +666,7 @@ def arguments():
     ap.add_argument('--until', type=float, default=1e9, help='seconds after which no unit is begun')
     ap.add_argument('--worker', type=int, default=0, help='number of this process among several')
     ap.add_argument('--work', type=Path, help='where texts and finished parts are kept')
+    ap.add_argument('--results', type=Path, help='folder of dew_eval, for `answers`')
     ap.add_argument('--out', type=Path, required=True)
     ap.add_argument('--to', type=Path, default=Path(__file__).parent/'data', help='where `pack` writes')
     return ap.parse_args()
@@ -647,6 +674,6 @@ def arguments():
 def main():
     a = arguments()
     a.t0 = time.time()
-    dict(run=run, collect=collect, plain=plain, bayes=bayes, pack=pack)[a.command](a)
+    dict(run=run, collect=collect, plain=plain, bayes=bayes, answers=answers, pack=pack)[a.command](a)
 
 if __name__ == '__main__': main()
