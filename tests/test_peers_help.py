@@ -97,3 +97,25 @@ def test_claims(tmp_path):
     assert ph.claim(a, 'one') and not ph.claim(a, 'one')
     (tmp_path/'claims'/'two').write_text('999999999 0')
     assert not ph.claim(a, 'two') and ph.claim(a, 'two')
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('name', ['SynthID 3', 'EXP', 'KGW 1', 'Unigram'])
+def test_stored_readings_of_answers(name):
+    "What the page has of answers under three keys, from the answers that are kept"
+    import pandas as pd
+    from types import SimpleNamespace
+    from dew_nb.evaluation.studies.store import load_results
+    from dew_nb.models import assets
+    big, data = 'qwen2.5-coder-1.5b-instruct', Path(ph.__file__).parent/'data'
+    if not (assets.cache_dir()/assets.ASSETS[big].folder/'manifest.json').is_file(): pytest.skip(f'{big} is not in the cache; load_host of it puts it there')
+    host, t = load_host(big, device='cpu'), load_results(data/'contexts_chat').texts
+    stored = pd.read_parquet(data/'peers_answers.parquet').query('scheme == @name and source == "marked" and seed == 1').set_index(['attack', 'reader', 'i'])['p_value'].astype(float)
+    table, (kind, params) = RoomTable.packaged(TokenUnits(host.tokenizer), 'chat'), ph.SCHEMES[name]
+    s, source = find_scheme(kind)(host, None, 1, name=name, **params), name + ' weighted'*name.startswith('SynthID')
+    for attack in ('none', 'paraphrase'):
+        d = t[(t['source'] == source) & (t['seed'] == 1) & (t['attack'] == attack)].sort_values('i').head(2)
+        assert len(d)
+        r = ph.reader_of(SimpleNamespace(scheme=lambda *_: s, table=lambda: (table, None)), name, 1, d['text'].tolist())
+        for reader,x in r.read(ph.ids_of(host, r.texts), table, special_ids(host.tokenizer), 'cpu'):
+            np.testing.assert_allclose(x['p_value'], stored.loc[[(attack, reader, i) for i in d['i']]], rtol=.07, atol=1e-6, err_msg=f'{attack}, {reader}')      # few digits are kept

@@ -566,8 +566,8 @@ def answers(a):
                     rows.append(pd.DataFrame(dict(i=d['i'].to_numpy(), reader=reader, p_value=x['p_value'])).assign(scheme=name, source='unmarked' if of == 'none' else 'marked', attack=attack, seed=seed))
             print(f'{time.time()-a.t0:5.0f} s: {name}, key {seed}', flush=True)
     d = pd.concat(rows, ignore_index=True)[['scheme', 'reader', 'source', 'attack', 'seed', 'i', 'p_value']]
-    write_frame(a.to/'peers_answers.parquet', d, dict(p_value=12))
-    (a.to/'peers_answers.json').write_text(json.dumps(dict(command='python nbs/studies/peers_help.py answers --results results/contexts_chat', texts='dew_eval nbs/studies/contexts_chat.toml nbs/studies/contexts_rewriting.toml --out results/contexts_chat',
+    write_frame(a.to/'peers_answers.parquet', d[(d['source'] == 'marked') | d['attack'].isin(['none', 'deletion-0.3', 'paraphrase'])].reset_index(drop=True), dict(p_value=4), dict(p_value=[.01, .05]))
+    (a.to/'peers_answers.json').write_text(json.dumps(dict(command='python nbs/studies/peers_help.py answers --results results/contexts_chat --out results/peers_help_out', texts='dew_eval nbs/studies/contexts_chat.toml nbs/studies/contexts_rewriting.toml --out results/contexts_chat',
         room=repr(table), schemes=SCHEMES, **machine(host)), indent=1) + '\n')
     print(d.assign(hit=d['p_value'] <= .01).pivot_table(index=['scheme', 'reader'], columns=['source', 'attack'], values='hit', observed=True).round(3).to_string())
 
