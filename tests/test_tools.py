@@ -289,6 +289,11 @@ def test_notebooks_are_tests(tmp_path):
     assert 'TypeError: unsupported operand' in quick and '1 failed, 1 passed' in quick
     assert '1 failed, 2 deselected' in long and 'ZeroDivisionError' in long and 'test_long_cells[00_good.ipynb]' in long, long
 
+def test_tables_do_not_break_within_intervals_and_dates():
+    from docs_site import unbroken
+    assert unbroken('<td>.83 [.80, +.85]</td><td>1.00 (0.98–1.08)</td>') == '<td>.83 [.80,\u00a0+.85]</td><td>1.00 (0.98–\u20601.08)</td>'
+    assert unbroken('| a [1, 2] | 2026-11-17 |') == '| a [1, 2] | 2026\u201111\u201117 |'
+
 def test_layout_of_a_cell():
     "Columns and wide pictures are known, so that a phone scrolls them; prose is wrapped"
     import base64, struct

@@ -94,7 +94,7 @@ def markdown(src:str, n:Notebook, ix:Index, cfg:dict) -> str:
     md = map_prose(md, lambda s: re.sub(r'(?<![\w`])@(eq-[\w-]+)', r'{eq}`\1`', s))
     md = link_notebooks(md, lambda rel: posixpath.relpath(rel, n.group or '.') if rel in ix.pages else None)
     md = map_links(md, lambda t: _page_link(t, n, ix, cfg))
-    return _symbol_links(md, n, ix)
+    return _symbol_links(map_prose(md, _unbroken_rows), n, ix)
 
 # ---------------------------------------------------------------- API entries
 def _cell(x:str) -> str:
@@ -184,10 +184,23 @@ def _looks(outputs:list, code:str) -> list:
              (re.match(r'%%writefile \S+\.txt', code), 'prose-input')]
     return [tag for on, tag in rules if on]
 
+_interval = re.compile(r'(\[[+−-]?\d*\.\d+%?,) (?=[+−-]?\d*\.\d+%?\])')
+_span = re.compile(r'(\(\d*\.\d+–)(?=\d*\.\d+\))')
+
+def unbroken(x:str) -> str:
+    "A table's text, whose intervals like [0.1, 0.2] or (0.1–0.2) and dates do not break over lines"
+    x = _span.sub('\\1\u2060', _interval.sub('\\1\u00a0', x))
+    return re.sub(r'\b(20\d\d)-(\d\d)-(\d\d)(?=\s*\|)', '\\1\u2011\\2\u2011\\3', x)
+
+def _unbroken_rows(md:str) -> str:
+    "Markdown, with the rows of its tables unbroken"
+    return ''.join(unbroken(o) if o.startswith('|') else o for o in md.splitlines(keepends=True))
+
 def linked(outputs:list, n:Notebook, ix:Index, cfg:dict) -> list:
-    "The outputs, with links to pages in those that are markdown"
+    "The outputs, with links to pages in those that are markdown, and tables that break well"
     for o in outputs:
-        if md := o.get('data', {}).get('text/markdown'): o['data']['text/markdown'] = map_links(text(md), lambda t: _page_link(t, n, ix, cfg))
+        if '<table' in (html := text(o.get('data', {}).get('text/html', ''))): o['data']['text/html'] = unbroken(html)
+        if md := o.get('data', {}).get('text/markdown'): o['data']['text/markdown'] = _unbroken_rows(map_links(text(md), lambda t: _page_link(t, n, ix, cfg)))
     return outputs
 
 def code_cell(cell:dict, opts:dict, code:str) -> dict:
