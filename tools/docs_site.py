@@ -190,7 +190,7 @@ _span = re.compile(r'(\(\d*\.\d+–)(?=\d*\.\d+\))')
 def unbroken(x:str) -> str:
     "A table's text, whose intervals like [0.1, 0.2] or (0.1–0.2) and dates do not break over lines"
     x = _span.sub('\\1\u2060', _interval.sub('\\1\u00a0', x))
-    return re.sub(r'\b(20\d\d)-(\d\d)-(\d\d)(?=\s*\|)', '\\1\u2011\\2\u2011\\3', x)
+    return re.sub(r'\b(20\d\d)-(\d\d)-(\d\d)(?=\s*[|,;])', '\\1\u2011\\2\u2011\\3', x)
 
 def _unbroken_rows(md:str) -> str:
     "Markdown, with the rows of its tables unbroken"
