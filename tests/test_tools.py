@@ -297,9 +297,11 @@ def test_tables_do_not_break_within_intervals_and_dates():
 def test_layout_of_a_cell():
     "Columns and wide pictures are known, so that a phone scrolls them; prose is wrapped"
     import base64, struct
-    from docs_site import code_cell, is_aligned, png_width
+    from docs_site import code_cell, is_aligned, is_report, png_width
     table = 'text        verdict\na.txt       marked\n'
     assert is_aligned(table) and not is_aligned('The old harbour.  It was quiet.') and not is_aligned('') and not is_aligned(table + 'x'*200)
+    report = f"{'text':40}{'verdict':30}p\n{'a.txt':40}{'marked':30}6e-19\n"
+    assert is_report(report + 'Words '*40) and not is_report(report) and not is_report(table + 'x'*200)
     png = lambda w: base64.b64encode(b'\x89PNG\r\n\x1a\n' + struct.pack('>I4sII', 13, b'IHDR', w, 9)).decode()
     assert [png_width(png(w)) for w in (600, 1300)] == [600, 1300]
     cell = lambda *outputs, code='x': code_cell(dict(outputs=list(outputs)), {}, code)['metadata'].get('tags')

@@ -168,10 +168,18 @@ def _printed(outputs:list) -> str:
     return ''.join(text(o['text']) for o in outputs if 'text' in o) or '\n'.join(
         text(o['data']['text/plain']) for o in outputs if set(o.get('data', {})) == {'text/plain'})
 
+def has_columns(printed:str) -> bool:
+    "Whether a printed text has columns: two lines or more with a gap of blanks"
+    return sum(bool(re.search(r'\S {2,}\S', o)) for o in printed.splitlines()) > 1
+
 def is_aligned(printed:str) -> bool:
-    "Whether a printed text has columns, which must not be wrapped: two lines or more with a gap of blanks"
-    lines = printed.splitlines()
-    return sum(bool(re.search(r'\S {2,}\S', o)) for o in lines) > 1 and max(map(len, lines)) <= 160
+    "Whether a printed text has columns and no long lines, so that it must not be wrapped"
+    return has_columns(printed) and max(map(len, printed.splitlines())) <= 160
+
+def is_report(printed:str) -> bool:
+    "Whether a printed text has columns and, beside them, sentences that must be wrapped"
+    lines = [o for o in printed.splitlines() if re.search(r'\S {3,}\S', o)]
+    return not is_aligned(printed) and has_columns(printed) and 60 < max(map(len, lines), default=0) <= 140
 
 def png_width(data:str) -> int:
     "Pixels across of a picture in base64"
@@ -180,7 +188,7 @@ def png_width(data:str) -> int:
 def _looks(outputs:list, code:str) -> list:
     "Tags that say how a cell is laid out on a narrow screen, see dew.css"
     pictures = [text(o['data']['image/png']) for o in outputs if 'image/png' in o.get('data', {})]
-    rules = [(is_aligned(_printed(outputs)), 'aligned'), (any(png_width(p) > WIDE for p in pictures), 'wide-figure'),
+    rules = [(is_aligned(_printed(outputs)), 'aligned'), (is_report(_printed(outputs)), 'columns'), (any(png_width(p) > WIDE for p in pictures), 'wide-figure'),
              (re.match(r'%%writefile \S+\.txt', code), 'prose-input')]
     return [tag for on, tag in rules if on]
 
