@@ -292,6 +292,7 @@ def test_notebooks_are_tests(tmp_path):
 def test_tables_do_not_break_within_intervals_and_dates():
     from docs_site import unbroken
     assert unbroken('<td>.83 [.80, +.85]</td><td>1.00 (0.98–1.08)</td>') == '<td>.83 [.80,\u00a0+.85]</td><td>1.00 (0.98–\u20601.08)</td>'
+    assert unbroken('<small>[.80, .85]</small>') == '<small>[.80, .85]</small>'
     assert unbroken('| a [1, 2] | 2026-11-17 |') == '| a [1, 2] | 2026\u201111\u201117 |'
 
 def test_layout_of_a_cell():

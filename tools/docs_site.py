@@ -192,11 +192,11 @@ def _looks(outputs:list, code:str) -> list:
              (re.match(r'%%writefile \S+\.txt', code), 'prose-input')]
     return [tag for on, tag in rules if on]
 
-_interval = re.compile(r'(\[[+−-]?\d*\.\d+%?,) (?=[+−-]?\d*\.\d+%?\])')
+_interval = re.compile(r'(?<!<small>)(\[[+−-]?\d*\.\d+%?,) (?=[+−-]?\d*\.\d+%?\])')
 _span = re.compile(r'(\(\d*\.\d+–)(?=\d*\.\d+\))')
 
 def unbroken(x:str) -> str:
-    "A table's text, whose intervals like [0.1, 0.2] or (0.1–0.2) and dates do not break over lines"
+    "A table's text, whose intervals like [0.1, 0.2] or (0.1–0.2) and dates do not break over lines; small ones may, in tables of many columns"
     x = _span.sub('\\1\u2060', _interval.sub('\\1\u00a0', x))
     return re.sub(r'\b(20\d\d)-(\d\d)-(\d\d)(?=\s*[|,;])', '\\1\u2011\\2\u2011\\3', x)
 
