@@ -289,12 +289,20 @@ def test_notebooks_are_tests(tmp_path):
     assert 'TypeError: unsupported operand' in quick and '1 failed, 1 passed' in quick
     assert '1 failed, 2 deselected' in long and 'ZeroDivisionError' in long and 'test_long_cells[00_good.ipynb]' in long, long
 
+def test_tables_do_not_break_within_intervals_and_dates():
+    from docs_site import unbroken
+    assert unbroken('<td>.83 [.80, +.85]</td><td>1.00 (0.98–1.08)</td>') == '<td>.83 [.80,\u00a0+.85]</td><td>1.00 (0.98–\u20601.08)</td>'
+    assert unbroken('<small>[.80, .85]</small>') == '<small>[.80, .85]</small>'
+    assert unbroken('| a [1, 2] | 2026-11-17 |') == '| a [1, 2] | 2026\u201111\u201117 |'
+
 def test_layout_of_a_cell():
     "Columns and wide pictures are known, so that a phone scrolls them; prose is wrapped"
     import base64, struct
-    from docs_site import code_cell, is_aligned, png_width
+    from docs_site import code_cell, is_aligned, is_report, png_width
     table = 'text        verdict\na.txt       marked\n'
     assert is_aligned(table) and not is_aligned('The old harbour.  It was quiet.') and not is_aligned('') and not is_aligned(table + 'x'*200)
+    report = f"{'text':40}{'verdict':30}p\n{'a.txt':40}{'marked':30}6e-19\n"
+    assert is_report(report + 'Words '*40) and not is_report(report) and not is_report(table + 'x'*200)
     png = lambda w: base64.b64encode(b'\x89PNG\r\n\x1a\n' + struct.pack('>I4sII', 13, b'IHDR', w, 9)).decode()
     assert [png_width(png(w)) for w in (600, 1300)] == [600, 1300]
     cell = lambda *outputs, code='x': code_cell(dict(outputs=list(outputs)), {}, code)['metadata'].get('tags')

@@ -94,7 +94,7 @@ def markdown(src:str, n:Notebook, ix:Index, cfg:dict) -> str:
     md = map_prose(md, lambda s: re.sub(r'(?<![\w`])@(eq-[\w-]+)', r'{eq}`\1`', s))
     md = link_notebooks(md, lambda rel: posixpath.relpath(rel, n.group or '.') if rel in ix.pages else None)
     md = map_links(md, lambda t: _page_link(t, n, ix, cfg))
-    return _symbol_links(md, n, ix)
+    return _symbol_links(map_prose(md, _unbroken_rows), n, ix)
 
 # ---------------------------------------------------------------- API entries
 def _cell(x:str) -> str:
@@ -168,10 +168,18 @@ def _printed(outputs:list) -> str:
     return ''.join(text(o['text']) for o in outputs if 'text' in o) or '\n'.join(
         text(o['data']['text/plain']) for o in outputs if set(o.get('data', {})) == {'text/plain'})
 
+def has_columns(printed:str) -> bool:
+    "Whether a printed text has columns: two lines or more with a gap of blanks"
+    return sum(bool(re.search(r'\S {2,}\S', o)) for o in printed.splitlines()) > 1
+
 def is_aligned(printed:str) -> bool:
-    "Whether a printed text has columns, which must not be wrapped: two lines or more with a gap of blanks"
-    lines = printed.splitlines()
-    return sum(bool(re.search(r'\S {2,}\S', o)) for o in lines) > 1 and max(map(len, lines)) <= 160
+    "Whether a printed text has columns and no long lines, so that it must not be wrapped"
+    return has_columns(printed) and max(map(len, printed.splitlines())) <= 160
+
+def is_report(printed:str) -> bool:
+    "Whether a printed text has columns and, beside them, sentences that must be wrapped"
+    lines = [o for o in printed.splitlines() if re.search(r'\S {3,}\S', o)]
+    return not is_aligned(printed) and has_columns(printed) and 60 < max(map(len, lines), default=0) <= 140
 
 def png_width(data:str) -> int:
     "Pixels across of a picture in base64"
@@ -180,14 +188,27 @@ def png_width(data:str) -> int:
 def _looks(outputs:list, code:str) -> list:
     "Tags that say how a cell is laid out on a narrow screen, see dew.css"
     pictures = [text(o['data']['image/png']) for o in outputs if 'image/png' in o.get('data', {})]
-    rules = [(is_aligned(_printed(outputs)), 'aligned'), (any(png_width(p) > WIDE for p in pictures), 'wide-figure'),
+    rules = [(is_aligned(_printed(outputs)), 'aligned'), (is_report(_printed(outputs)), 'columns'), (any(png_width(p) > WIDE for p in pictures), 'wide-figure'),
              (re.match(r'%%writefile \S+\.txt', code), 'prose-input')]
     return [tag for on, tag in rules if on]
 
+_interval = re.compile(r'(?<!<small>)(\[[+−-]?\d*\.\d+%?,) (?=[+−-]?\d*\.\d+%?\])')
+_span = re.compile(r'(\(\d*\.\d+–)(?=\d*\.\d+\))')
+
+def unbroken(x:str) -> str:
+    "A table's text, whose intervals like [0.1, 0.2] or (0.1–0.2) and dates do not break over lines; small ones may, in tables of many columns"
+    x = _span.sub('\\1\u2060', _interval.sub('\\1\u00a0', x))
+    return re.sub(r'\b(20\d\d)-(\d\d)-(\d\d)(?=\s*[|,;])', '\\1\u2011\\2\u2011\\3', x)
+
+def _unbroken_rows(md:str) -> str:
+    "Markdown, with the rows of its tables unbroken"
+    return ''.join(unbroken(o) if o.startswith('|') else o for o in md.splitlines(keepends=True))
+
 def linked(outputs:list, n:Notebook, ix:Index, cfg:dict) -> list:
-    "The outputs, with links to pages in those that are markdown"
+    "The outputs, with links to pages in those that are markdown, and tables that break well"
     for o in outputs:
-        if md := o.get('data', {}).get('text/markdown'): o['data']['text/markdown'] = map_links(text(md), lambda t: _page_link(t, n, ix, cfg))
+        if '<table' in (html := text(o.get('data', {}).get('text/html', ''))): o['data']['text/html'] = unbroken(html)
+        if md := o.get('data', {}).get('text/markdown'): o['data']['text/markdown'] = _unbroken_rows(map_links(text(md), lambda t: _page_link(t, n, ix, cfg)))
     return outputs
 
 def code_cell(cell:dict, opts:dict, code:str) -> dict:
