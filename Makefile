@@ -46,17 +46,17 @@ test: setup ## Run every quick check: notebooks, export, README, tests, docs
 long-test: setup ## Run what `make test` leaves out: statistical evidence, stored scores
 	$(PY) tools/run_tests.py --long $(STEPS)
 
-# Ray is large, and MarkLLM asks for old releases of what it hardly uses: both lie in a folder of their own beside .venv
+# Ray and Triton are large, and MarkLLM asks for old releases of what it hardly uses: they lie in a folder of their own beside .venv
 SCALE      := .scale
-SCALE_PINS := ray==2.60.0 msgpack==1.2.4 protobuf==7.36.2 markllm==0.1.5
+SCALE_PINS := ray==2.60.0 msgpack==1.2.4 protobuf==7.36.2 markllm==0.1.5 triton==3.9.0
 
 $(SCALE)/.done: Makefile $(STAMP)
 	rm -rf $(SCALE)
 	$(PIP) --no-deps --target $(SCALE) $(SCALE_PINS)
 	@touch $@
 
-scale-test: setup $(SCALE)/.done ## Run the tests of Ray and MarkLLM, installed into .scale/
-	PYTHONPATH=$(CURDIR):$(CURDIR)/$(SCALE) $(PY) -m pytest -q tests/test_ray.py tests/test_markllm.py
+scale-test: setup $(SCALE)/.done ## Run the tests of Ray, MarkLLM and the GPU kernels, installed into .scale/
+	PYTHONPATH=$(CURDIR):$(CURDIR)/$(SCALE) $(PY) -m pytest -q tests/test_ray.py tests/test_markllm.py tests/test_kernels.py
 
 serve-test: $(SERVE)/.dew_nb-setup ## Start a vLLM server with the mark, ask it, detect its answers
 	$(SERVE)/bin/python tools/serve_test.py

@@ -5,9 +5,9 @@
 
 Takes the x86-64 wheel of a release, which must be the one for the torch of that machine (0.26 for torch 2.11, 0.27 and later for 2.13), without what a
 dense model in bfloat16 on Hopper does not use (FlashAttention 2, experts, MLA, FP4 and FP8 kernels, the Rust front end), and the packages it imports that
-`pip list` of the machine, given with --have, does not name. Set VLLM_USE_DEEP_GEMM=0 and VLLM_USE_FLASHINFER_SAMPLER=0 there. Releases before
+`pip list` of the machine's Python, given with --have, does not name. Set VLLM_USE_DEEP_GEMM=0 and VLLM_USE_FLASHINFER_SAMPLER=0 there. Releases before
 0.31 run custom processors in the V1 model runner only."""
-import argparse, re, shutil, subprocess, sys, tarfile
+import argparse, gzip, re, shutil, subprocess, sys, tarfile
 from pathlib import Path
 
 TAGS = [f'manylinux_2_{n}_x86_64' for n in (35, 34, 31, 28, 27, 26, 24, 17, 12, 5)] + ['manylinux2014_x86_64', 'manylinux1_x86_64', 'linux_x86_64', 'any']
@@ -48,6 +48,7 @@ class Parts:
                 self.f, self.room, self.n = open(f'{self.path}.{self.n:02d}', 'wb'), self.size, self.n + 1
             done = self.f.write(b[:self.room])
             self.room, b = self.room - done, b[done:]
+    def flush(self): pass
     def close(self): self.f.close()
 
 def main():
@@ -65,10 +66,10 @@ def main():
     pip('install', *target, '--no-deps', '--upgrade', f'vllm=={a.vllm}', *ALONE)
     leave_to({plain(line.split()[0]) for line in a.have.read_text().splitlines() if line.strip()}, folder)
     packed = Parts(a.out/'vllm.tgz', a.part*10**6)
-    with tarfile.open(fileobj=packed, mode='w|gz', compresslevel=4) as tar:
-        for f in sorted(p for p in folder.rglob('*') if p.is_file()):
-            name = str(f.relative_to(folder))
-            if not needless(name) and not name.startswith('bin/'): tar.add(f, name)
+    with gzip.GzipFile(fileobj=packed, mode='wb', compresslevel=4) as f, tarfile.open(fileobj=f, mode='w|') as tar:
+        for path in sorted(p for p in folder.rglob('*') if p.is_file()):
+            name = str(path.relative_to(folder))
+            if not needless(name) and not name.startswith('bin/'): tar.add(path, name)
     packed.close()
     print(f'{packed.n} parts in {a.out}')
 

@@ -135,6 +135,8 @@ class Rule(RuleFacts, Stored, Protocol):
     def candidates(self, logits:Tensor) -> tuple: "(B, V) base, (B, m) values, (B, m) ids, None for all tokens"
     def play(self, values:Tensor, ids:Tensor|None, q:Tensor, on:Tensor) -> Tensor: "Values with the mark where `on`, (B, 1) or (B, m)"
     def put(self, base:Tensor, ids:Tensor|None, new:Tensor) -> Tensor: "(B, V) logits: `new` from `play` put into `base`"
+    def top(self, logits:Tensor) -> tuple|None: return None # (B, m) values and ids of `candidates`, by kernels; None: there are none
+    def change(self, logits:Tensor, values:Tensor, ids:Tensor, new:Tensor) -> Tensor: return logits.scatter_(1, ids, new) # what `put` does, after `top`
     def insert(self, logits:Tensor, q:Tensor, on:Tensor|None=None) -> Tensor: return insert(self, logits, q, on) # all three
     def score(self, q:Tensor, ids:Tensor|None=None) -> Tensor: "(B, m) scores of tokens in projected contexts; ids None: of all"
     def score_all(self, c:Tensor, ids:Tensor) -> Tensor: return self.score(self.project(c), ids[:,None]) # (N, keys) of positions

@@ -20,7 +20,7 @@ import torch
 from fastcore.basics import patch
 from safetensors import safe_open
 from ..mark.config import DEWConfig
-from ..mark.marking import Marker
+from ..mark.marking import QUICK, Marker
 from ..mark.protocols import find_contexts, find_rule
 from ..mark.structured import StructuredText
 from ..models.tokenization import tokenizer_digest
@@ -160,6 +160,9 @@ def mark_rows(self:RowMarker,
     start, end = torch.zeros_like(start), end - start
     more = {n: x for n,x in dict(subkeys=subkeys, allowed=allowed).items() if x is not None}
     rows = power_of_two(B) if gpu else B                       # few shapes
+    few = self.scheme.rule.top(logits) if logits.numel() > QUICK else None
+    if few is not None:                                        # the logits are the sampler's: they are changed in place
+        return self.scheme.rule.change(logits, *few, self.inner(*more_rows((*few, text, start, end, *more.values()), rows))[:B])
     all_rows = more_rows((logits, text, start, end, *more.values()), rows)
     return self.mark(*all_rows[:4], **dict(zip(more, all_rows[4:])))[:B]
 
