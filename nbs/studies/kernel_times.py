@@ -1,0 +1,86 @@
+"""Microseconds of a GPU for a marking step, by tensor operations and by kernels, at the shapes of a server with Llama-3.2-3B's vocabulary.
+
+    python nbs/studies/serving.py --make study.dew                       # a detector file of the embedded host; a CPU will do
+    python nbs/studies/kernel_times.py --scheme study.dew --out nbs/studies/data/kernel_times.json
+
+The file's tables are repeated to 128,256 tokens, logits are random, answers have 100 tokens. Each part is recorded as a CUDA graph and replayed 50 times between two events. `cpu` is what the
+processor needs to start a step, replays not waited for. `error` is the largest difference of a probability between both ways.
+"""
+import argparse, json, tempfile, time
+from pathlib import Path
+
+import torch
+
+from dew_nb.evaluation.texts.content import machine
+from dew_nb.mark import kernels as K
+from dew_nb.mark.compiled import TURN
+from dew_nb.mark.marking import mark_step
+from dew_nb.models.artefacts import load_artefact, save_artefact
+from dew_nb.serving.vllm import RowMarker, load_scheme
+
+V, TOKENS = 128_256, 100
+
+def widened(path:str, folder:str):
+    "The scheme of a file with tables as long as the vocabulary, on the GPU"
+    tensors, meta = load_artefact(path, 'detector')
+    n = len(tensors['rows'])
+    long = {k: x[torch.arange(V) % n] for k,x in tensors.items() if x.ndim and len(x) == n}
+    return load_scheme(save_artefact(f'{folder}/wide.dew', 'detector', tensors | long, meta), 'cuda')
+
+def gpu_time(f, n:int=50) -> float:
+    "Microseconds of a recorded function"
+    for _ in range(3): f()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side): f()
+    torch.cuda.current_stream().wait_stream(side)
+    g = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(g): f()
+    a, b = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    g.replay()
+    a.record()
+    for _ in range(n): g.replay()
+    b.record()
+    torch.cuda.synchronize()
+    return round(1e3*a.elapsed_time(b)/n, 1)
+
+def cpu_time(f, n:int=100) -> float:
+    "Microseconds in which a step is started"
+    for _ in range(10): f()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(n): f()
+    spent = time.perf_counter() - start
+    torch.cuda.synchronize()
+    return round(1e6*spent/n)
+
+def measure(m, B:int) -> dict:
+    "A row: one batch"
+    torch.manual_seed(0)
+    scheme, rule, dev = m.scheme, m.scheme.rule, 'cuda'
+    logits, ids = torch.randn(B, V, device=dev)*3, torch.randint(1000, V//3, (256, 1024), device=dev)
+    rows, start, end = torch.arange(B, device=dev), torch.zeros(B, dtype=torch.long, device=dev), torch.full((B,), TOKENS, device=dev)
+    text, state = ids[:B, :256].contiguous(), m._state(start, end, ())
+    K.kernels.works = False
+    want, old = mark_step(scheme, text, logits, state).softmax(-1), gpu_time(lambda: m._mark(logits, text, start, end))
+    K.kernels.works = True
+    values, at = K.likeliest(logits, 256)
+    c, on = K.next_contexts(text, at, state, scheme.contexts, rule, TURN)
+    new = K.play_candidates(values, at, rule.project(c), on, rule.table.rows)
+    got = m.mark_rows(logits.clone(), ids, rows, start, end, TOKENS).softmax(-1)
+    parts = dict(likeliest=lambda: K.likeliest(logits, 256), play=lambda: m._play(values, at, text, start, end), change=lambda: K.add_changes(logits, values, at, new))
+    return dict(batch=B, tensor_operations=old, **{k: gpu_time(f) for k,f in parts.items()}, cpu=cpu_time(lambda: m.mark_rows(logits, ids, rows, start, end, TOKENS)), error=float((got - want).abs().max()))
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument('--scheme', required=True, help='a detector file')
+    ap.add_argument('--batches', type=int, nargs='+', default=[1, 16, 64, 256])
+    ap.add_argument('--out', type=Path, default=Path('kernel_times.json'))
+    a = ap.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        m = RowMarker(widened(a.scheme, folder))
+        rows = [measure(m, B) for B in a.batches]
+    a.out.write_text(json.dumps(dict(command=f'python nbs/studies/kernel_times.py --scheme study.dew --out nbs/studies/data/{a.out.name}', vocabulary=V, rows=rows, **machine(device='cuda')), indent=1) + '\n')
+    for r in rows: print(r)
+
+if __name__ == '__main__': main()
