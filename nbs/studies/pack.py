@@ -44,13 +44,14 @@ def keep(read=(), unattacked=(), bits={}, **more):
     "What is usual, but columns that a page reads are whole, or there for all unattacked texts"
     detail = {c: w for c,w in (DETAIL | dict.fromkeys(unattacked, 'unattacked')).items() if c not in read}
     return USUAL | dict(detail=detail, drop=[c for c in USUAL['drop'] if c not in read], bits=USUAL['bits'] | dict(bits)) | more
+SAME = dict(score=10)                                                         # scores of two studies are compared to .001
 KEEP = dict(
-    evaluation=keep(('similarity', *CHANGES), ('mean_score', 'green'), texts=most, attacked=attacked),
+    evaluation=keep(('similarity', *CHANGES), ('mean_score', 'green'), SAME, texts=most, attacked=attacked),
     cool=keep(('edit_rate', 'l_eff'), ('mean_score', 'green', 'n_scored'), dict(l_eff=11), texts=most),
     ablation_tournament=keep(unattacked=('l_eff',)),
     real=keep(('edit_rate', 'length_ratio'), bits=dict(edit_rate=11, length_ratio=11, score=8), attacked=2, other_keys=None), schemes_real=keep(attacked=2),
     dial_chat=keep(bits=dict(score=8)), dial_cool=keep(bits=dict(score=8)),       # these and "real" are compared with quantiles between two scores
-    strength=keep(texts=turned), real_length=keep(('n_scored',)), schemes_few=keep(('n_scored',), bits=dict(score=23), texts=lambda u: 12 if u.seed == 0 else 2))
+    strength=keep(bits=SAME, texts=turned), real_length=keep(('n_scored',)), schemes_few=keep(('n_scored',), bits=dict(score=23), texts=lambda u: 12 if u.seed == 0 else 2))
 
 def joined(old, new, renew, instead):
     "Both results as one, without the old units of some schemes"
