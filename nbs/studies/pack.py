@@ -44,10 +44,10 @@ def keep(read=(), unattacked=(), bits={}, **more):
     "What is usual, but columns that a page reads are whole, or there for all unattacked texts"
     detail = {c: w for c,w in (DETAIL | dict.fromkeys(unattacked, 'unattacked')).items() if c not in read}
     return USUAL | dict(detail=detail, drop=[c for c in USUAL['drop'] if c not in read], bits=USUAL['bits'] | dict(bits)) | more
-SAME = dict(score=10)                                                         # scores of two studies are compared to .001
+SAME = dict(score=10)                                                         # scores that are compared with scores to .001, or with laws
 KEEP = dict(
     evaluation=keep(('similarity', *CHANGES), ('mean_score', 'green'), SAME, texts=most, attacked=attacked),
-    cool=keep(('edit_rate', 'l_eff'), ('mean_score', 'green', 'n_scored'), dict(l_eff=11), texts=most),
+    cool=keep(('edit_rate', 'l_eff'), ('mean_score', 'green', 'n_scored'), SAME | dict(l_eff=11), texts=most),
     ablation_tournament=keep(unattacked=('l_eff',)),
     real=keep(('edit_rate', 'length_ratio'), bits=dict(edit_rate=11, length_ratio=11, score=8), attacked=2, other_keys=None), schemes_real=keep(attacked=2),
     dial_chat=keep(bits=dict(score=8)), dial_cool=keep(bits=dict(score=8)),       # these and "real" are compared with quantiles between two scores
