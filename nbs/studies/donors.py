@@ -38,10 +38,10 @@ def columns(x, of, marked, key):
     return d.assign(**{k: x[k].astype(v) for k,v in small.items()})
 
 def fewer_digits(d):
-    "z with 16 binary digits, on the same side of what may be a threshold: 1%, and high scores of unmarked texts"
+    "z to one part in 4,096, on the same side of what may be a threshold: 1%, and high scores of unmarked texts"
     u = d[~d['marked']]
     low = u.groupby(['key', 'seed', 'attack'])['z'].quantile(.85).min()
-    return rounded_scores(d['z'], 16, [*u['z'][u['z'] >= low], *norm.isf([.05, .01, .001])])
+    return rounded_scores(d['z'], 2.**-12, [*u['z'][u['z'] >= low], *norm.isf([.05, .01, .001])])
 
 def all_fewer_digits(d):
     "The same for every host, encoder, table and reader"

@@ -179,6 +179,10 @@ def summary(d):
         out.append(dict(kind=kind, reader=reader, attack=attack if source == 'marked' else 'unmarked', p01=float((g.p_value <= .01).mean()), n=len(g)))
     return out
 
+def shown(d):
+    "What the page reads: of unmarked texts the main ε and bound, of marked ones all; the whole grid stays in --work"
+    return d[(d.source == 'marked') | d.eps.isna() | (d.eps == MAIN[0]) & (d.near == MAIN[1])].reset_index(drop=True)
+
 def arguments():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--host', default='qwen2.5-coder-1.5b-instruct', help='an asset')
@@ -211,7 +215,7 @@ def main():
     parts += [part(a, f'unmarked {k}', lambda: unmarked_rows(a, wm, *x, grid, k)) for k,x in kinds.items()]
     d = pd.concat(parts, ignore_index=True)
     short = 'real' if a.host.startswith('qwen') else a.host.split('-')[0]
-    write_frame(a.out/f'host_reader_{short}.parquet', d, dict(log_e=12, p_value=12, z=12))
+    write_frame(a.out/f'host_reader_{short}.parquet', shown(d), dict(log_e=12, p_value=12, z=12))
     rows = summary(d)
     said = {k: v for k,v in vars(a).items() if k not in ('out', 'work', 't0')}
     (a.out/f'host_reader_{short}.json').write_text(json.dumps(dict(command=shlex.join(['python', 'nbs/studies/host_reader.py', *sys.argv[1:]]), settings=said, eps=EPS, near=NEAR, main=MAIN,

@@ -6,7 +6,9 @@ Each folder becomes one of the same name under OUT: all scores, and a sample of 
 in KEEP: the texts that a page reads, and the columns and digits that its figures need; --all keeps 100 texts of each unit, 10 of
 each attacked one, and every column. With --add, what is in OUT already stays, and what was computed since joins it (a row more,
 an attack more); with --renew what was computed again takes the place of what is there. --instead names schemes whose older units
-all go, since they were other choices.
+all go, since they were other choices. With --again the folders are packs already, and are packed once more as KEEP has it now:
+
+    python nbs/studies/pack.py --again nbs/studies/data/*/ --out nbs/studies/data
 """
 import argparse, copy
 from pathlib import Path
@@ -31,21 +33,25 @@ def attacked(unit):
     "One, and ten of those that scan_ends.py and words_proxy.py read"
     return 10 if (unit.source, unit.attack) in [('DEW tournament', 'deletion-0.3'), ('none', 'French'), ('human', 'French')] else 1
 
-# Columns: the score and the p-value of every text, rounded (no rate changes); what else a scheme says of a text, for texts that are
+# Columns: the score and the p-value of every text, rounded (no rate changes: p-values keep their power of two and the side of each
+# level, scores the side of each threshold); what else a scheme says of a text, for texts that are
 # kept, and for all where a page reads it. Similarity and changes are there where a page reads them, or not at all.
 DETAIL = dict.fromkeys(('z', 'z_iid', 'mean_score', 'l_eff', 'green', 'n_scored'), 'kept')
 CHANGES = dict(edit_rate=5, length_ratio=5, cosine=5)                         # means of hundreds are read
-USUAL = dict(texts=2, attacked=1, detail=DETAIL, drop=('similarity', *CHANGES), bits=CHANGES | dict(score=11, p_value=4), other_keys=('none',))
+QUALITY = dict(ppl=15, distinct_2=11, repetition_4=9, similarity=14)     # medians, and means of hundreds
+USUAL = dict(texts=2, attacked=1, detail=DETAIL, drop=('similarity', *CHANGES), bits=CHANGES | QUALITY | dict(score=5, p_value=0), other_keys=('none',))
 def keep(read=(), unattacked=(), bits={}, **more):
     "What is usual, but columns that a page reads are whole, or there for all unattacked texts"
     detail = {c: w for c,w in (DETAIL | dict.fromkeys(unattacked, 'unattacked')).items() if c not in read}
     return USUAL | dict(detail=detail, drop=[c for c in USUAL['drop'] if c not in read], bits=USUAL['bits'] | dict(bits)) | more
+SAME = dict(score=10)                                                         # scores that are compared with scores to .001, or with laws
 KEEP = dict(
-    evaluation=keep(('similarity', *CHANGES), ('mean_score', 'green'), texts=most, attacked=attacked),
-    cool=keep(('edit_rate', 'l_eff'), ('mean_score', 'green', 'n_scored'), dict(l_eff=11), texts=most),
+    evaluation=keep(('similarity', *CHANGES), ('mean_score', 'green'), SAME, texts=most, attacked=attacked),
+    cool=keep(('edit_rate', 'l_eff'), ('mean_score', 'green', 'n_scored'), SAME | dict(l_eff=11), texts=most),
     ablation_tournament=keep(unattacked=('l_eff',)),
-    real=keep(('edit_rate', 'length_ratio'), bits=dict(edit_rate=11, length_ratio=11), attacked=2, other_keys=None), schemes_real=keep(attacked=2),
-    strength=keep(texts=turned), real_length=keep(('n_scored',)), schemes_few=keep(('n_scored',), bits=dict(score=23), texts=lambda u: 12 if u.seed == 0 else 2))
+    real=keep(('edit_rate', 'length_ratio'), bits=dict(edit_rate=11, length_ratio=11, score=8), attacked=2, other_keys=None), schemes_real=keep(attacked=2),
+    dial_chat=keep(bits=dict(score=8)), dial_cool=keep(bits=dict(score=8)),       # these and "real" are compared with quantiles between two scores
+    strength=keep(bits=SAME, texts=turned), real_length=keep(('n_scored',)), schemes_few=keep(('n_scored',), bits=dict(score=23), texts=lambda u: 12 if u.seed == 0 else 2))
 
 def joined(old, new, renew, instead):
     "Both results as one, without the old units of some schemes"
@@ -65,11 +71,13 @@ def main():
     ap.add_argument('--all', action='store_true', help='more texts, and every column with all digits')
     ap.add_argument('--add', action='store_true', help='to the packs that are there')
     ap.add_argument('--renew', action='store_true', help='the same, but new units take the place of old ones')
+    ap.add_argument('--again', action='store_true', help='the folders are packs: make them smaller, as KEEP has it')
     ap.add_argument('--instead', nargs='+', default=(), help='schemes of which no old unit stays')
     ap.add_argument('--out', type=Path, required=True)
     a = ap.parse_args()
     for folder in a.results:
         new, pack = load_results(folder), a.out/folder.name
+        if new.packed != a.again: ap.error(f'{folder} is {"" if new.packed else "not "}a pack: --again is for packs')
         if a.add or a.renew: new = joined(load_results(pack), new, a.renew, a.instead)
         print(new.pack(pack, **(dict(texts=100, attacked=10) if a.all else KEEP.get(folder.name, USUAL))))
 

@@ -20,6 +20,7 @@ import pandas as pd
 
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
 from dew_nb.evaluation.texts.content import machine, read_texts, study_key, write_texts
+from dew_nb.evaluation.texts.frames import rounded
 from dew_nb.mark.familiarity import Familiarity, other_languages
 from dew_nb.mark.screening import screening_texts
 from dew_nb.mark.sources import reference_texts
@@ -74,6 +75,12 @@ def stamp(a, host, enc, T, seconds):
     return dict(command=f'python nbs/studies/screening.py rates --pieces pieces.jsonl.gz --name {a.name!r} --variants {" ".join(a.variants)} {some}--least {a.least} --first-key {a.first_key} --keys {a.keys} --long-keys {a.long_keys} --out nbs/studies/data',
                 texts=int(len(T)), keys=a.keys, long_keys=a.long_keys, seconds=round(seconds), **machine(host, enc))
 
+def write(path, d):
+    "Rates as they are; means and spreads with 13 binary digits"
+    few = {c: rounded(d[c], 12).astype(float) for c in ('mean_z', 'sd_z', 'l_eff_share')}
+    d.assign(**few).to_parquet(path, index=False, compression='zstd', compression_level=19,
+                               use_dictionary=[c for c in d if c not in few], use_byte_stream_split=list(few))
+
 def study(a):
     "Rates of all variants"
     t0, host, enc = time.time(), load_host(a.host, device=a.device), load_encoder(device=a.device)
@@ -88,7 +95,7 @@ def study(a):
         shown = 200 if 200 in a.lengths else a.lengths[0]
         R = pd.concat(out).query('variant == @name and length == @shown').groupby('kind')['fpr_0.01']
         print(f'{time.time()-t0:.0f} s: {name}: mean {R.mean().mean():.4f}, worst key of the worst kind {R.max().max():.3f}', flush=True)
-        pd.concat(out).to_parquet(path, compression='zstd', index=False)
+        write(path, pd.concat(out, ignore_index=True))
     said = a.out/'screening.json'
     runs = json.loads(said.read_text()) if said.exists() else {}
     said.write_text(json.dumps(runs | {run_name(a, v): stamp(a, host, enc, T, time.time()-t0) for v in a.variants}, indent=1) + '\n')

@@ -63,25 +63,40 @@ def _edges(results):
     low = low.groupby(_SCHEME).min()
     return {k: g.score[g.score >= low[k]].to_numpy() for k,g in d.groupby(_SCHEME)}
 
-def _leading(x):
-    "Binary digits that scores have in common: those of .51 and .52 begin alike"
-    sd, size = np.nanstd(x), np.nanmax(np.abs(x), initial=0)
-    return max(0, int(np.ceil(np.log2(size/sd)))) if sd > 0 else 23
+def _width(x, bits):
+    "The width of a cell: a power of two, at most the scatter of scores over 2^bits"
+    sd = np.nanstd(x) if len(x) else 0
+    return 2.**(np.floor(np.log2(sd)) - bits) if sd > 0 and bits < 23 else 0.
 
-def _round_scores(d, units, edges, bits):
-    "A frame with rounded scores, scheme by scheme"
+# %% ../../../nbs/evaluation/studies/11_packing.ipynb #5e137c19
+def _rounding(results, kept, bits):
+    "Scores and what they become, by scheme, host and encoder"
+    import pandas as pd
+    of = results.units[results.units.kind.isin(['scores', 'other_keys'])]
+    parts = [results.files.read(list(g.id), UNIT_FILES[kind]) for kind,g in of.groupby('kind')]
+    d = pd.concat([p[['unit', 'i', 'score']] for p in parts if 'score' in p], ignore_index=True)
+    d = d.assign(here=_is_kept(results, d, kept)).join(of.set_index('id')[_SCHEME], on='unit')
+    edges, out = _edges(results), {}
+    for key,g in d.dropna(subset='score').groupby(_SCHEME):
+        x, at = np.unique(g.score.to_numpy(np.float32)), edges.get(key, ())
+        out[key] = x, rounded_scores(x, _width(at if len(at) else x, bits), at, g.score[g.here])
+    return out
+
+# %% ../../../nbs/evaluation/studies/11_packing.ipynb #cb3cb310
+def _round_scores(d, units, rounding):
+    "Rounded scores of a frame, scheme by scheme"
     of, score = units.set_index('id')[_SCHEME], d.score.to_numpy(np.float32, copy=True)
     for key,ids in of.groupby(_SCHEME).groups.items():
-        at = d.unit.isin(ids).to_numpy()
-        edge = np.asarray(edges.get(key, ()), np.float32)
-        more = _leading(edge if len(edge) else score[at])
-        score[at] = rounded_scores(score[at], min(23, bits + more), edge)
-    return d.assign(score=score)
+        at = np.flatnonzero(d.unit.isin(ids) & np.isfinite(score))
+        if not len(at): continue
+        x, near = rounding[key]
+        score[at] = near[np.searchsorted(x, score[at])]
+    return score
 
 # %% ../../../nbs/evaluation/studies/11_packing.ipynb #79a8b619
 def _pack_frames(results, kept, drop, detail, bits, other_keys):
     "Name and content of the parquet files of a pack"
-    u, edges = results.units, _edges(results) if 'score' in bits else {}
+    u, rounding = results.units, _rounding(results, kept, bits['score']) if 'score' in bits else {}
     for kind,file in UNIT_FILES.items():
         if file is None: continue
         of = u[u.kind == kind]
@@ -92,9 +107,7 @@ def _pack_frames(results, kept, drop, detail, bits, other_keys):
         here = _is_kept(results, d, kept)
         whole = d.unit.isin(of.id[of.attack == 'none']) & (kind != 'other_keys')
         f = _fewer(d, here, whole, detail, {c: b for c,b in bits.items() if c != 'score'})
-        if 'score' in bits and 'score' in f:
-            near = _round_scores(f, of, edges, bits['score']).score
-            f = f.assign(score=f.score.where(here, near))
+        if rounding and 'score' in f: f = f.assign(score=f.score.where(here, _round_scores(d, of, rounding)))
         yield file, small_parquet(f.assign(unit=f.unit.astype('category')))
 
 # %% ../../../nbs/evaluation/studies/11_packing.ipynb #ee1bfd8c

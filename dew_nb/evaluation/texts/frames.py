@@ -40,14 +40,26 @@ def rounded(
 # %% ../../../nbs/evaluation/texts/04_frames.ipynb #ddd2d73c
 def rounded_scores(
     x, # scores
-    bits:int, # binary digits after the first
+    width:float, # of a cell, best a power of two; 0: no rounding
     thresholds, # scores with which they are compared
+    exact=(), # thresholds among these keep all digits
 ) -> np.ndarray: # float32
-    "Scores with fewer binary digits, on the same side of every threshold as before"
-    x, at = (np.ascontiguousarray(v, np.float32) for v in (x, thresholds))
-    if bits >= 23: return x
-    near = _cut(x, bits)
-    return np.where(np.isin(near, _cut(at, bits)), x, near)
+    "Scores as middles of cells, on the same side of every threshold as before"
+    x, at, exact = (np.asarray(v, np.float32) for v in (x, thresholds, exact))
+    u = np.unique(np.concatenate([v[np.isfinite(v)] for v in (x, at)]))
+    near, todo, is_edge = u.copy(), np.ones(len(u), bool), np.isin(u, at)
+    while todo.any() and width > np.finfo(np.float32).tiny:
+        low = np.floor(u.astype(float)/width)
+        cell = np.cumsum(np.diff(low, prepend=low[0]) > 0)
+        split = ((np.bincount(cell) > 1) & (np.bincount(cell, is_edge) > 0))[cell]
+        middle = ((low + .5)*width).astype(np.float32)
+        whole = np.floor(middle.astype(float)/width) == low # 32 bits have room for it
+        near = np.where(todo & ~split & whole, middle, near)
+        todo, width = todo & split, width/2
+    near = np.where(is_edge & np.isin(u, exact), u, near)
+    out, there = x.copy(), np.isfinite(x)
+    out[there] = near[np.searchsorted(u, x[there])]
+    return out
 
 # %% ../../../nbs/evaluation/texts/04_frames.ipynb #321c1b35
 def _is_label(x):
@@ -78,8 +90,9 @@ def small_parquet(
     d, f = small(d, bits, levels), io.BytesIO()
     floats = [c for c in d if d[c].dtype.kind == 'f' and not _is_label(d[c])]
     words = [c for c in d if d[c].dtype.kind not in 'fiub' or _is_label(d[c])]
+    whole = {c: 'DELTA_BINARY_PACKED' for c in d if d[c].dtype.kind in 'iu'}
     d.to_parquet(f, index=False, compression='zstd', compression_level=19,
-                 use_dictionary=words, use_byte_stream_split=floats)
+                 use_dictionary=words, use_byte_stream_split=floats, column_encoding=whole)
     return f.getvalue()
 
 # %% ../../../nbs/evaluation/texts/04_frames.ipynb #f3f1f602
