@@ -13,7 +13,8 @@ from .results import Table, heading, table
 from .store import Results
 
 # %% auto #0
-__all__ = ['MARKS', 'ends', 'style', 'put_legend', 'draw_table', 'panels', 'draw_panels', 'plot_results']
+__all__ = ['MARKS', 'COLOURS', 'ends', 'style', 'put_legend', 'draw_table', 'panels', 'draw_panels', 'scheme_colour',
+           'plot_results']
 
 # %% ../../../nbs/evaluation/studies/10_plots.ipynb #341f6dd3
 def ends(
@@ -99,6 +100,18 @@ def draw_panels(
     for ax in axes: ax.set_yticklabels([call(l) for l in table.labels])
     for ax in axes: ax.tick_params(labelsize=9)
     return axes
+
+# %% ../../../nbs/evaluation/studies/10_plots.ipynb #7db2c305
+COLOURS = {'DEW': '#de8f05', 'DEW tournament': '#8a5a00', 'DEW multilingual': '#d55e00', 'DEW ngram': '#555555', 'DEW calibrated': '#e377a2',
+           'DEW paper': '#a8326e', 'SynthID': '#0173b2', 'KGW': '#029e73', 'Unigram': '#cc78bc', 'EXP': '#56b4e9', 'MorphMark': '#ca9161',
+           'none': '#000000'}
+
+def scheme_colour(
+    scheme:str, # its label in a study: "DEW ngram 2", "SynthID 3 weighted", …
+) -> str: # grey for a scheme that has none
+    "The colour of a scheme, the same in all figures"
+    return COLOURS[max(known, key=len)] if (known := [k for k in COLOURS if scheme.startswith(k)]) else '#949494'
+
 
 # %% ../../../nbs/evaluation/studies/10_plots.ipynb #9b7b4308
 def _plot_panels(table, names, highlight, ax, axis, title):
