@@ -323,3 +323,21 @@ def test_styled_tables_are_numbered():
     assert html[0] == '<style>#T_00000_row0_col0 {}</style>\n<table id="T_00000"><td id="T_00000_row0_col0">T_abcdex</td></table>'
     assert html[1] == html[0].replace('T_00000', 'T_00001') and one[0]['source'] == ['T_abcde stays']
     assert one == page('00001', 'abcde') == page('00000', '00001')
+
+def test_figures_are_stored_small():
+    "A figure keeps its size and its look in a third of the bytes; one with transparency stays as it is"
+    import base64, io
+    from matplotlib.figure import Figure
+    from PIL import Image, ImageChops
+    def drawn(**how):
+        fig, file = Figure(figsize=(5, 4)), io.BytesIO()
+        fig.subplots().plot([1, 3, 2], 'o-')
+        fig.savefig(file, **how)
+        return file.getvalue()
+    nb = dict(cells=[code('x', result(**{'image/png': base64.b64encode(drawn()).decode()})), md('prose')])
+    run_notebook.shrink_figures(nb)
+    small = base64.b64decode(nb['cells'][0]['outputs'][0]['data']['image/png'])
+    a, b = (Image.open(io.BytesIO(x)).convert('RGB') for x in (drawn(), small))
+    assert len(small) < len(drawn())/2 and a.size == b.size and max(hi for _,hi in ImageChops.difference(a, b).getextrema()) < 24
+    assert run_notebook.smaller(small) == small
+    assert run_notebook.smaller(drawn(transparent=True)) == drawn(transparent=True)

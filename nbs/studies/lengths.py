@@ -7,8 +7,12 @@ keys is made of) and NAME.json (settings, machine). 50 keys; on a GPU a few minu
 Other keys and more texts, for long texts above all, are in lengths_fresh:
 
     python nbs/studies/lengths.py --tokens 240000 --seed 900 --name lengths_fresh --out nbs/studies/data
+
+The default, at one length, is in lengths_standard (minutes on a CPU):
+
+    python nbs/studies/lengths.py --presets standard --lengths 200 --name lengths_standard --out nbs/studies/data
 """
-import argparse, json
+import argparse, json, shlex, sys
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +37,7 @@ def cut_texts(tok, reviews, length, n):
     return [tok.decode(ids[i*length:(i+1)*length]).strip() for i in range(min(n, len(ids)//length))]
 
 
-RULE = dict(tournament=TournamentRule)              # other presets: the bias rule
+RULE = dict(tournament=TournamentRule, standard=TournamentRule)              # other presets: the bias rule
 
 def by_key(d):
     "Of the scores of texts what pages read: rates and moments, by preset, length and key"
@@ -86,7 +90,7 @@ def main():
     a.out.mkdir(parents=True, exist_ok=True)
     d.to_parquet(a.out/f'{a.name}.parquet', index=False, compression='zstd')
     said = {k: v if isinstance(v, (int, str, list, tuple, type(None))) else str(v) for k,v in vars(a).items() if k != 'out'}
-    (a.out/f'{a.name}.json').write_text(json.dumps(dict(settings=said, made=machine(host, enc)), indent=1)+'\n')
+    (a.out/f'{a.name}.json').write_text(json.dumps(dict(command='python nbs/studies/lengths.py ' + shlex.join(sys.argv[1:]), settings=said, made=machine(host, enc)), indent=1)+'\n')
 
 
 if __name__ == '__main__': main()

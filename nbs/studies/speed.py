@@ -6,6 +6,7 @@ interleaved run.
     python nbs/studies/speed.py --only-detect 1000 --singles 200 --out nbs/studies/data/speed_detect.json
     python nbs/studies/speed.py --shape llama-3.2-3b --rule tournament --rounds 20 --others 3 --tokens 64 --out nbs/studies/data/speed_tournament_gpu.json
     python nbs/studies/speed.py --shape llama-3.2-3b --rule tournament --rounds 20 --others 0 --tokens 64 --static --out nbs/studies/data/speed_static_gpu.json
+    python nbs/studies/speed.py --rule tournament --preset standard --batches 1 16 --rounds 8 --others 0 --tokens 12 --out nbs/studies/data/speed_standard_cpu.json
     python nbs/studies/speed.py --rule tournament --only-detect 1000 --out nbs/studies/data/speed_tournament_detect_gpu.json
 
 Each round times every variant once, in random order; reported are medians over rounds of the seconds
@@ -97,7 +98,7 @@ def shaped_encoder(device):
     return wrap_encoder(model, name='xlm-r-base shape')
 
 def shaped_tournament(host):
-    "The tournament's preset with random tables of the host's size"
+    "The preset `tournament` with random tables of the host's size"
     V, dev, config = host.model.config.vocab_size, host.model.device, DEWConfig.preset('tournament')
     n, d = config.rule.n or 64, config.contexts.width
     g = torch.Generator().manual_seed(0)
@@ -106,13 +107,13 @@ def shaped_tournament(host):
     rule = TournamentRule(config, TokenTable(rows, torch.empty(d, 0), n, False, {}), M, a)
     return DEW(config, rule, CompiledContexts(S.half(), host.tokenizer, config.k, config.contexts.decay))
 
-def tournament_variants(host, enc):
+def tournament_variants(host, enc, preset='tournament'):
     "Name: function that makes the arguments of one call of `generate`"
     from transformers import SynthIDTextWatermarkingConfig, WatermarkingConfig
     V, dev = host.model.config.vocab_size, host.model.device
-    wm = shaped_tournament(host) if enc is None else DEW.build(host, enc, study_key(0), progress=False)
+    wm = shaped_tournament(host) if enc is None else DEW.build(host, enc, study_key(0), DEWConfig.preset(preset), progress=False)
     synthid = SynthIDTextWatermarkingConfig(keys=list(range(1, 31)), ngram_len=4)
-    return wm, {'no mark': dict, 'DEW tournament': lambda: dict(watermarking_config=wm.watermarking_config()),
+    return wm, {'no mark': dict, f'DEW {preset}': lambda: dict(watermarking_config=wm.watermarking_config()),
         'KGW (transformers)': lambda: dict(logits_processor=[WatermarkingConfig().construct_processor(V, dev)]),
         'SynthID (transformers)': lambda: dict(logits_processor=[synthid.construct_processor(V, dev)])}
 
@@ -249,6 +250,7 @@ def arguments():
                                  formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--shape', choices=('embedded', 'llama-3.2-3b'), default='embedded')
     ap.add_argument('--rule', choices=('bias', 'tournament'), default='bias')
+    ap.add_argument('--preset', choices=('tournament', 'standard'), default='tournament', help='of the tournament; the larger shape has the first alone')
     ap.add_argument('--static', action='store_true', help='static cache, and on a GPU a compiled step')
     ap.add_argument('--batches', type=int, nargs='+', default=[1, 16, 64])
     ap.add_argument('--rounds', type=int, default=5)
@@ -267,7 +269,7 @@ def main():
     a = arguments()
     dev = a.device or ('cuda' if torch.cuda.is_available() else 'cpu')
     def small(): return load_host(device=dev), load_encoder(device=dev)
-    config = DEWConfig.preset('tournament') if a.rule == 'tournament' else DEWConfig.preset('calibrated')
+    config = DEWConfig.preset(a.preset) if a.rule == 'tournament' else DEWConfig.preset('calibrated')
     said = [f'nbs/studies/data/{a.out.name}' if x == str(a.out) else x for x in sys.argv[1:]]
     command = 'python nbs/studies/speed.py ' + shlex.join(said)
     def keep(res):
@@ -276,8 +278,9 @@ def main():
     if a.only_detect:                                  # its own file, with its figures at the top
         host, enc = small()
         return keep(detection(host, enc, a.only_detect, a.singles, a.rounds, config) | machine(host, enc))
+    if a.shape != 'embedded' and a.preset != 'tournament': sys.exit('the larger shape has no encoder: --preset standard is for --shape embedded')
     host, enc = small() if a.shape == 'embedded' else (shaped_host(dev), None)
-    if a.rule == 'tournament': wm, vs = tournament_variants(host, enc)
+    if a.rule == 'tournament': wm, vs = tournament_variants(host, enc, a.preset)
     else: vs = variants(host, enc or shaped_encoder(dev))
     more = dict(cache_implementation='static') if a.static else {}
     res = dict(shape=a.shape, rounds=a.rounds, tokens=a.tokens, static=a.static, **machine(device=dev), insertion=[])

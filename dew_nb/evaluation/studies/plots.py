@@ -13,7 +13,8 @@ from .results import Table, heading, table
 from .store import Results
 
 # %% auto #0
-__all__ = ['MARKS', 'ends', 'style', 'put_legend', 'draw_table', 'panels', 'draw_panels', 'plot_results']
+__all__ = ['MARKS', 'COLOURS', 'ends', 'style', 'put_legend', 'draw_table', 'panels', 'draw_panels', 'scheme_colour',
+           'plot_results']
 
 # %% ../../../nbs/evaluation/studies/10_plots.ipynb #341f6dd3
 def ends(
@@ -68,13 +69,13 @@ def draw_table(
 def panels(
     n:int, # how many
     rows:int, # schemes in each
-    most:int=4, # side by side
+    most:int=2, # side by side: two can be read on a phone
 ): # array of axes
     "New axes with a common axis of schemes"
     import matplotlib.pyplot as plt
     down = -(-n//most)
     across = -(-n//down)
-    size = 1.6 + 1.7*across, down*(.7 + .22*rows)
+    size = 1.6 + 1.8*across, down*(.5 + .24*rows) + .5
     _, axes = plt.subplots(down, across, sharex=True, sharey=True, squeeze=False, figsize=size, layout='constrained')
     for ax in axes.flat[n:]: ax.remove()
     for ax in axes.flat[n-across:n]: ax.tick_params(labelbottom=True)      # the lowest of each column
@@ -94,11 +95,23 @@ def draw_panels(
         ours = any(fnmatchcase(row[0], p) for p in highlight)
         for ax,v,low,high in zip(axes, *ends(table, row)):
             ax.errorbar(v, i, xerr=[[low], [high]], ls='', marker='o', ms=4, capsize=2, color='C1' if ours else 'C0')
-    for ax,g in zip(axes, table.groups()): ax.set_title(call(g), fontsize=9)
+    for ax,g in zip(axes, table.groups()): ax.set_title(call(g), fontsize=10)
     for ax in axes: ax.set(yticks=at, ylim=(len(at) - .5, -.5))
     for ax in axes: ax.set_yticklabels([call(l) for l in table.labels])
-    for ax in axes: ax.tick_params(labelsize=8)
+    for ax in axes: ax.tick_params(labelsize=9)
     return axes
+
+# %% ../../../nbs/evaluation/studies/10_plots.ipynb #7db2c305
+COLOURS = {'DEW': '#de8f05', 'DEW tournament': '#8a5a00', 'DEW multilingual': '#d55e00', 'DEW ngram': '#555555', 'DEW calibrated': '#e377a2',
+           'DEW paper': '#a8326e', 'SynthID': '#0173b2', 'KGW': '#029e73', 'Unigram': '#cc78bc', 'EXP': '#56b4e9', 'MorphMark': '#ca9161',
+           'none': '#000000'}
+
+def scheme_colour(
+    scheme:str, # its label in a study: "DEW ngram 2", "SynthID 3 weighted", …
+) -> str: # grey for a scheme that has none
+    "The colour of a scheme, the same in all figures"
+    return COLOURS[max(known, key=len)] if (known := [k for k in COLOURS if scheme.startswith(k)]) else '#949494'
+
 
 # %% ../../../nbs/evaluation/studies/10_plots.ipynb #9b7b4308
 def _plot_panels(table, names, highlight, ax, axis, title):
@@ -107,7 +120,7 @@ def _plot_panels(table, names, highlight, ax, axis, title):
         f"kind is 'panels' with ax and {len(table.columns)} columns: expected one attack, or no ax")
     axes = draw_panels(table, names, highlight, None if ax is None else [ax])
     fig = axes[0].figure
-    fig.supxlabel(axis, fontsize=9)
+    fig.supxlabel(axis, fontsize=10)
     fig.suptitle(title, fontsize=9)
     return axes
 
