@@ -8,7 +8,7 @@
 None of the texts is in the sample that keys are screened on, and their sources are others. They are cut into pieces
 of 50 to 12,800 tokens of the embedded host. Where a kind has fewer than 6 texts of 3,200 or 12,800 tokens, pieces
 of that length are cut from the running text of its sources, paragraphs in their order, and are called joined.
-Writes screening.parquet (variant, kind, length, key: rates and moments of z, pieces and how many of them are joined) and screening.json; variants and lengths that are not asked for stay as they are.
+Writes screening.parquet (variant, kind, length, key: rates and moments of z, pieces and how many of them are joined, the share that a detector judges at all, and `called`: the share that is judged, with p <= 1%) and screening.json; variants and lengths that are not asked for stay as they are.
 
 Keys can be shared out over processes, each with a folder of its own; `collect` joins them. Long texts of the default, under the keys that it was measured with at the other lengths:
 
@@ -31,9 +31,12 @@ from dew_nb.mark.screening import screening_texts
 from dew_nb.mark.sources import reference_texts
 from dew_nb.models.tokenization import backend
 from dew_nb.read.over_keys import scores_over_keys
-from null_over_keys import Z, rates
+from dew_nb.read.results import can_judge
+from null_over_keys import Remembered, Z, rates, without_anchor
 
-VARIANTS = dict(tournament=dict(name='tournament'), unscreened=dict(name='standard', screen=False), screened=dict(name='standard'), standard=dict(name='standard'))
+VARIANTS = dict(tournament=dict(name='tournament'), unscreened=dict(name='standard', screen=False), screened=dict(name='standard'), standard=dict(name='standard'),
+                calibrated=dict(name='calibrated'), calibrated_plain=dict(name='calibrated'), calibrated_sample=dict(name='calibrated'), multilingual=dict(name='multilingual'))
+FIRST = 'tournament', 'unscreened', 'screened', 'standard'   # of all lengths, without other presets
 PIECES = {50: 60, 200: 60, 800: 30, 3200: 12, 12800: 8}      # length: pieces of a kind
 FEW = 6                                                      # with fewer, long pieces are cut from running text
 LONG = 3200                                                  # from here on fewer keys
@@ -74,14 +77,17 @@ def measure(wm, keys, T):
     "A row of rates for each kind, length and key"
     r = scores_over_keys(wm, keys, T.text.tolist(), progress=False, reading='raw')
     for (kind,length),at in T.groupby(['kind', 'length'], sort=False).indices.items():
-        z, share = r['z'][:, at], (r['l_eff'][:, at]/np.maximum(r['n_scored'][at], 1)).mean(1)
+        z, l_eff, n = r['z'][:, at], r['l_eff'][:, at], r['n_scored'][at]
+        judged, share = can_judge(n, l_eff), (l_eff/np.maximum(n, 1)).mean(1)
         yield pd.DataFrame(dict(kind=kind, length=length, key=range(len(keys)), texts=len(at), joined=int(T.joined.iloc[at].sum()), l_eff_share=share,
-                                mean_z=z.mean(1), sd_z=z.std(1), **rates(z)))
+                                mean_z=z.mean(1), sd_z=z.std(1), judged=judged.mean(1), called=(judged & (z > Z[.01])).mean(1), **rates(z)))
 
 def chosen(a):
     "The pieces that were asked for: of some lengths, and of kinds with enough of them"
     T = pd.DataFrame(read_texts(a.pieces)).query('length in @a.lengths')
     if 'joined' not in T: T['joined'] = False
+    if a.kinds: T = T[T.kind.isin(a.kinds)]
+    if a.most: T = T.groupby(['kind', 'length'], sort=False).head(a.most)
     return T[T.groupby(['kind', 'length']).text.transform('size') >= a.least]
 
 def run_name(a, variant):
@@ -92,19 +98,30 @@ def run_name(a, variant):
 def stamp(a, host, enc, T, seconds):
     "What the figures were made with"
     some = '' if a.lengths == list(PIECES) else f'--lengths {" ".join(map(str, a.lengths))} '
+    if a.kinds: some += f'--kinds {" ".join(a.kinds)} '
+    if a.most: some += f'--most {a.most} '
     return dict(command=f'python nbs/studies/screening.py rates --pieces pieces.jsonl.gz --name {a.name!r} --variants {" ".join(a.variants)} {some}--least {a.least} --first-key {a.first_key} --keys {a.keys} --long-keys {a.long_keys} --out nbs/studies/data',
                 texts=int(len(T)), keys=a.keys, long_keys=a.long_keys, seconds=round(seconds), **machine(host, enc))
+
+def built(name, host, key, device):
+    "The scheme of a variant, and its encoder"
+    enc = load_encoder('use-multilingual' if name == 'multilingual' else 'minilm', device=device)
+    sample = [t for texts in screening_texts().values() for t in texts] if name == 'calibrated_sample' else None
+    wm = DEW.build(host, enc, key, DEWConfig.preset(**VARIANTS[name]), reference=sample, progress=False)
+    if name == 'screened': wm = replace(wm, familiar=None, blueprint=replace(wm.blueprint, familiar=None))   # all texts are taken for familiar
+    if name == 'calibrated_plain': wm = without_anchor(wm)
+    if wm.config.contexts.name == 'encoder': wm = replace(wm, contexts=Remembered(wm.contexts))              # encoded once for all variants
+    return wm, enc
 
 def study(a):
     "Rates of all variants"
     a.out.mkdir(parents=True, exist_ok=True)
-    t0, host, enc = time.time(), load_host(a.host, device=a.device), load_encoder(device=a.device)
+    t0, host = time.time(), load_host(a.host, device=a.device)
     T = chosen(a)
     keys, out, path = [study_key(i, a.name) for i in range(a.first_key, a.first_key+a.keys)], [], a.out/'screening.parquet'
     if path.exists(): out.append(pd.read_parquet(path).query('variant not in @a.variants or length not in @a.lengths or key < @a.first_key'))
     for name in a.variants:
-        wm = DEW.build(host, enc, keys[0], DEWConfig.preset(**VARIANTS[name]), progress=False)
-        if name == 'screened': wm = replace(wm, familiar=None, blueprint=replace(wm.blueprint, familiar=None))   # all texts are taken for familiar
+        wm, enc = built(name, host, keys[0], a.device)
         for some,some_keys in ((T[T.length < LONG], keys), (T[T.length >= LONG], keys[:a.long_keys])):
             if len(some) and some_keys: out += [x.assign(variant=name, key=x.key+a.first_key) for x in measure(wm, some_keys, some.reset_index(drop=True))]
         shown = 200 if 200 in a.lengths else a.lengths[0]
@@ -159,9 +176,11 @@ def arguments():
     ap.add_argument('--running', type=Path, help='running.jsonl of kinds.py; without it no piece is joined')
     ap.add_argument('--pieces', type=Path)
     ap.add_argument('--parts', nargs='+', type=Path, help='folders of `rates`, to collect')
-    ap.add_argument('--variants', nargs='+', default=list(VARIANTS), choices=list(VARIANTS))
+    ap.add_argument('--variants', nargs='+', default=FIRST, choices=list(VARIANTS))
     ap.add_argument('--lengths', nargs='+', type=int, default=list(PIECES), choices=list(PIECES), help='of pieces; rows of other lengths stay')
     ap.add_argument('--least', type=int, default=1, help='pieces of a kind and length; with fewer it is left out')
+    ap.add_argument('--most', type=int, help='pieces of a kind and length; None: all')
+    ap.add_argument('--kinds', nargs='+', help='None: all')
     ap.add_argument('--name', default='screening', help='of the keys; the allowances were chosen on those of the default')
     ap.add_argument('--keys', type=int, default=50)
     ap.add_argument('--first-key', type=int, default=0, help='number of the first; rows of earlier ones stay')
