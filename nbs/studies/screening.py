@@ -144,11 +144,11 @@ def collect(a):
     runs = [json.loads((p/'screening.json').read_text()) for p in a.parts]
     told = json.loads(said.read_text()) if said.exists() else {}
     for variant in R.variant.unique():
-        each = [v for r in runs for k,v in r.items() if k.startswith(variant)]
+        each = [v for r in runs for k,v in r.items() if k.split(', ')[0] == variant]
         name = f'{variant}, {" and ".join(map(str, sorted(R.length[R.variant == variant].unique())))} tokens'
         gone = {str(n) for n in R.length[R.variant == variant]}                 # runs whose rows are replaced
         told = {k: v for k,v in told.items() if not k.startswith(variant + ', ') or not set(re.findall(r'\d+', k.split(' tokens')[0])) <= gone}
-        told[name] = each[0] | dict(command=[e['command'] for e in each], keys=R.key.nunique(), long_keys=R.key.nunique(), seconds=max(e['seconds'] for e in each))
+        told[name] = each[0] | dict(command=each[0]['command'] if len(each) == 1 else [e['command'] for e in each], keys=R.key.nunique(), long_keys=R.key.nunique(), seconds=max(e['seconds'] for e in each))
     said.write_text(json.dumps(told, indent=1) + '\n')
     print(R.groupby(['variant', 'length']).agg(kinds=('kind', 'nunique'), keys=('key', 'nunique'), fpr=('fpr_0.01', 'mean'), worst=('fpr_0.01', 'max')).to_string())
 
