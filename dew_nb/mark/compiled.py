@@ -299,10 +299,11 @@ def hashed_windows(
     weights:torch.Tensor # (..., k) of the places
 ) -> torch.Tensor: # (..., d)
     "What the hashed tokens of windows add: the product of their signs, as long as their amounts together"
-    k, out = at.shape[-1], 1
-    for j in range(k): out = out*part.signs[at[..., j]].roll(TURN*(k-1-j), -1)
+    k, d, flat = at.shape[-1], part.signs.shape[1], at.reshape(-1, at.shape[-1])
+    out = part.signs.index_select(0, flat[:, 0]).roll(TURN*(k-1), -1)
+    for j in range(1, k): out *= part.signs.index_select(0, flat[:, j]).roll(TURN*(k-1-j), -1)
     length = (weights*part.amount[at]).square().sum(-1).sqrt()
-    return out*(length/part.signs.shape[1]**.5)[...,None]
+    return out.reshape(*at.shape[:-1], d)*(length/d**.5)[...,None]
 
 # %% ../../nbs/mark/12_compiled.ipynb #960d7e91
 class CompiledContexts(TokenContexts):

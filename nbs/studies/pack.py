@@ -38,20 +38,18 @@ def attacked(unit):
 # kept, and for all where a page reads it. Similarity and changes are there where a page reads them, or not at all.
 DETAIL = dict.fromkeys(('z', 'z_iid', 'mean_score', 'l_eff', 'green', 'n_scored'), 'kept')
 CHANGES = dict(edit_rate=5, length_ratio=5, cosine=5)                         # means of hundreds are read
-QUALITY = dict(ppl=15, distinct_2=11, repetition_4=9, similarity=14)     # medians, and means of hundreds
-USUAL = dict(texts=2, attacked=1, detail=DETAIL, drop=('similarity', *CHANGES), bits=CHANGES | QUALITY | dict(score=5, p_value=0), other_keys=('none',))
+QUALITY = dict(ppl=19, distinct_2=11, repetition_4=9, similarity=14)     # medians, and means of hundreds
+USUAL = dict(texts=2, attacked=1, detail=DETAIL, drop=('similarity', *CHANGES), bits=CHANGES | QUALITY | dict(score=10, p_value=0), other_keys=('none',))
 def keep(read=(), unattacked=(), bits={}, **more):
     "What is usual, but columns that a page reads are whole, or there for all unattacked texts"
     detail = {c: w for c,w in (DETAIL | dict.fromkeys(unattacked, 'unattacked')).items() if c not in read}
     return USUAL | dict(detail=detail, drop=[c for c in USUAL['drop'] if c not in read], bits=USUAL['bits'] | dict(bits)) | more
-SAME = dict(score=10)                                                         # scores that are compared with scores to .001, or with laws
 KEEP = dict(
-    evaluation=keep(('similarity', *CHANGES), ('mean_score', 'green'), SAME, texts=most, attacked=attacked),
-    cool=keep(('edit_rate', 'l_eff'), ('mean_score', 'green', 'n_scored'), SAME | dict(l_eff=11), texts=most),
+    evaluation=keep(('similarity', *CHANGES), ('mean_score', 'green'), texts=most, attacked=attacked),
+    cool=keep(('edit_rate', 'l_eff'), ('mean_score', 'green', 'n_scored'), dict(l_eff=11), texts=most),
     ablation_tournament=keep(unattacked=('l_eff',)),
-    real=keep(('edit_rate', 'length_ratio'), bits=dict(edit_rate=11, length_ratio=11, score=8), attacked=2, other_keys=None), schemes_real=keep(attacked=2),
-    dial_chat=keep(bits=dict(score=8)), dial_cool=keep(bits=dict(score=8)),       # these and "real" are compared with quantiles between two scores
-    strength=keep(bits=SAME, texts=turned), real_length=keep(('n_scored',)), schemes_few=keep(('n_scored',), bits=dict(score=23), texts=lambda u: 12 if u.seed == 0 else 2))
+    real=keep(('edit_rate', 'length_ratio'), bits=dict(edit_rate=11, length_ratio=11), attacked=2, other_keys=None), schemes_real=keep(attacked=2),
+    strength=keep(texts=turned), real_length=keep(('n_scored',)), schemes_few=keep(('n_scored',), bits=dict(score=23), texts=lambda u: 12 if u.seed == 0 else 2))
 
 def joined(old, new, renew, instead):
     "Both results as one, without the old units of some schemes"

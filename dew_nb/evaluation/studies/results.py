@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Sequence
 import numpy as np
 from fastcore.basics import patch
-from ...stats.rates import Estimate, auroc, leave_one_seed_out, nulls_needed, tpr_at
+from ...stats.rates import Estimate, auroc, check_scores, nulls_needed, threshold_at
 from .intervals import (area_over_seeds, delong_variance, differ,
     effective_texts, mean_over_seeds, mean_variance, median_variance,
     paired_over_seeds, rate_over_seeds, ratio_over_seeds)
@@ -57,13 +57,12 @@ def _possible(null, fprs):
 
 # %% ../../../nbs/evaluation/studies/08_results.ipynb #5aee7814
 def _tprs(name, marked, null, fprs):
-    "(measure, nominal, seed, value, texts, variance) of a true positive rate"
-    if len(marked) == 1:
-        (seed, x), = marked.items()
-        for f in fprs: yield name, f, seed, tpr_at(x, null[seed], f).value, len(x), math.nan
-        return
-    for x in leave_one_seed_out(marked, null, fprs).itertuples():
-        yield name, x.nominal, x.seed, x.tpr, x.n_marked, math.nan
+    "(measure, nominal, seed, value, texts, variance) of a true positive rate: thresholds from the other seeds, if there are any"
+    for f in fprs:
+        for seed,x in marked.items():
+            u = np.concatenate([v for k,v in null.items() if k != seed or len(null) == 1])
+            share = (check_scores(x, 'marked') > threshold_at(u, f)).mean()
+            yield name, f, seed, float(share), len(x), math.nan
 
 # %% ../../../nbs/evaluation/studies/08_results.ipynb #421e7750
 def _same_key(d):
@@ -79,8 +78,9 @@ def _key_rates(marked, whole, attacked, fprs):
     for name,null in (('tpr_key', whole), ('tpr_matched_key', attacked)):
         for s,x in marked.items():
             if s not in null: continue
+            check_scores(x, 'marked')
             for f in _possible({s: null[s]}, fprs):
-                yield name, f, s, tpr_at(x, null[s], f).value, len(x), math.nan
+                yield name, f, s, float((x > threshold_at(null[s], f)).mean()), len(x), math.nan
 
 # %% ../../../nbs/evaluation/studies/08_results.ipynb #a7d4e9f2
 def _rates(groups, fprs, attacked):
@@ -103,7 +103,8 @@ def _own_rates(g, scheme, negatives, fprs):
     g = g[g.p_value.notna()]
     for name,source in (('detected', scheme), ('fpr', negatives)):
         for (attack,seed),p in g[g.source == source].groupby(['attack', 'seed']).p_value:
-            for f in fprs: yield attack, name, f, seed, (p <= f).mean(), len(p), math.nan
+            p = p.to_numpy()
+            for f in fprs: yield attack, name, f, seed, float((p <= f).mean()), len(p), math.nan
 
 # %% ../../../nbs/evaluation/studies/08_results.ipynb #e4ea20de
 def _by_judge(d, column, measure, how='median'):
@@ -124,6 +125,7 @@ def _score_figures(results, fprs, statistic, negatives):
     check_names([statistic], [c for c in d if d[c].dtype.kind in 'fi'], 'statistic')
     key, p = ['scheme', 'host', 'encoder'], [c for c in ['p_value'] if c in d]
     d = d[[*key, 'source', 'attack', 'seed', *p]].assign(score=d[statistic])
+    d = d.astype(dict.fromkeys([*key, 'source', 'attack'], object)) # quicker to compare
     under = results.under_keys
     under = under[under.source == negatives].assign(score=under[statistic])
     by_scheme = dict(iter(under.groupby(key, sort=False)))
@@ -156,9 +158,8 @@ _KEY = ['scheme', 'host', 'encoder', 'attack', 'measure', 'nominal']
 def _is_quality(measure): return measure.startswith(('ppl', 'similarity', 'nps'))
 def _is_rate(measure): return measure != 'auroc' and not _is_quality(measure)
 
-def _interval(measure, g):
+def _interval(measure, v, n, var):
     "The mean of a figure over seeds, with the interval that suits it"
-    v, n, var = (g[c].to_numpy(float) for c in ('value', 'texts', 'variance'))
     if measure == 'auroc': return area_over_seeds(v, var, n)
     if measure.startswith('ppl'): return ratio_over_seeds(v, var, n)
     return mean_over_seeds(v, var, n) if _is_quality(measure) else rate_over_seeds(v, n)
@@ -167,13 +168,14 @@ def _interval(measure, g):
 def _cells(results, fprs, statistic, negatives):
     "The frame of `cells`, once for all tables"
     import pandas as pd
-    figures = _figures(results, fprs, statistic, negatives)
-    columns = [*_KEY, 'seed', 'value', 'texts', 'variance']
-    rows = []
-    for key,g in pd.DataFrame(figures, columns=columns).groupby(_KEY, sort=False):
-        e = _interval(key[4], g)
-        effective = effective_texts(g.value, g.texts) if _is_rate(key[4]) else math.nan
-        rows.append((*key, e.value, e.low, e.high, np.ptp(g.value)/2, len(g), e.n, effective, e.method))
+    by, rows = {}, []
+    for *key,seed,value,texts,variance in _figures(results, fprs, statistic, negatives):
+        by.setdefault(tuple(key), []).append((value, texts, variance))
+    for key,g in by.items():
+        v, n, var = np.array(g, float).T
+        e = _interval(key[4], v, n, var)
+        effective = effective_texts(v, n) if _is_rate(key[4]) else math.nan
+        rows.append((*key, e.value, e.low, e.high, np.ptp(v)/2, len(g), e.n, effective, e.method))
     return pd.DataFrame(rows, columns=[*_KEY, 'value', 'low', 'high', 'half', 'seeds',
                                        'texts', 'effective', 'interval'])
 
