@@ -532,7 +532,9 @@ def plain(a):
         z, other = np.load(f), next(n for n in both if n != name)
         said, doc, g = json.loads(str(z['said'])), [z['doc']], [z['g']]
         todo = [(name, seed, kind, attack, 'marked') for (n, seed, kind) in texts for attack in ATTACKS if n == name and seed in SEEDS and ('marked', name, seed, kind) not in have]
-        if not any(x['source'] == 'train marked' for x in said): todo += [(other, 0, 'answers', 'none', 'train marked'), ('none', CAL, 'answers', 'none', 'train unmarked')]
+        if not any(x['source'] == 'train marked' for x in said):
+            key = next(k for k in (*TRAIN, 0) if (other, k, 'answers') in texts)        # of other prompts where there are such
+            todo += [(other, key, 'answers', 'none', 'train marked'), ('none', CAL, 'answers', 'none', 'train unmarked')]
         for n,seed,kind,attack,source in todo:
             some = [delete_words(x, ATTACKS[attack], content_seed('deleted', kind, seed, i) % 2**31) if attack != 'none' else x for i,x in enumerate(texts[n, seed, kind])]
             scheme, key = (name, TRAIN[0]) if n == 'none' else (n, seed)
