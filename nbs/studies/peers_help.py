@@ -6,6 +6,7 @@
     python nbs/studies/peers_help.py plain --out results/peers_help_out                                                        # likewise: what can be read without the host
     python nbs/studies/peers_help.py bayes --out results/peers_help_out                                                       # the authors' detector of SynthID; a CPU will do
     python nbs/studies/peers_help.py answers --results results/contexts_chat --out results/peers_help_out                     # answers of contexts_chat.toml, three keys and paraphrases, read without the host; a CPU will do
+    python nbs/studies/peers_help.py levels --out results/peers_help_out                                                      # the default without the host: FPR under 20 more keys, 20 draws of deleted words; a CPU will do
     python nbs/studies/peers_help.py pack --out results/peers_help_out                                                        # writes nbs/studies/data/peers_help*
 
 The host answers questions and writes programs (chat prompts, temperature 0.7, top-p 0.9, at least 50 tokens) with each scheme under three keys, and without a mark: as contexts_chat.toml and real_code.toml do. Marked texts are
@@ -573,6 +574,20 @@ def answers(a):
         room=repr(table), schemes=SCHEMES, **machine(host)), indent=1) + '\n')
     print(d.assign(hit=d['p_value'] <= .01).pivot_table(index=['scheme', 'reader'], columns=['source', 'attack'], values='hit', observed=True).round(3).to_string())
 
+def levels(a, keys=range(300, 320), draws=20, name='DEW standard'):
+    "The default without the host: unmarked texts under more keys, and marked answers with other words deleted"
+    from dew_nb import load_encoder, load_host
+    host, texts = load_host(a.host, 'cpu'), {}
+    for r in read_texts(a.out/'texts_peers.jsonl.xz'): texts.setdefault((r['scheme'], r['seed'], r['kind']), []).append(r['text'])
+    t, meta = load_artefact(a.out/'room_host.safetensors', 'room')
+    table, s = RoomTable.from_state(t, meta, TokenUnits(host.tokenizer)), find_scheme(SCHEMES[name][0])(host, load_encoder(device='cpu'), 0, name=name, **SCHEMES[name][1])
+    def shares(wm, some): return {r: float(np.mean([x.p_value <= .01 for x in w.detector(reading='raw').detect(some, progress=False)])) for r,w in (('own', wm), ('weights', wm.with_room(table)))}
+    deleted = [shares(s.watermark, [delete_words(x, .3, content_seed('draw', j, i) % 2**31) for i,x in enumerate(texts[name, 0, 'answers'])]) for j in range(draws)]
+    unmarked = {k: [x for seed in SEEDS for x in texts.get(('none', seed, k), [])] for k in KINDS}
+    rows = [dict(key=key, kind=k, texts=len(x), **shares(s.rekey(key).watermark, x)) for key in keys for k,x in unmarked.items()]
+    (a.to/'peers_levels.json').write_text(json.dumps(dict(command='python nbs/studies/peers_help.py levels', scheme=name, level=.01, unmarked=rows, deleted=deleted, **machine(host)), indent=1) + '\n')
+    print(pd.DataFrame(rows).groupby('kind')[['own', 'weights']].mean().round(4).to_string(), pd.DataFrame(deleted).describe().round(3).to_string(), sep='\n')
+
 # ---------------------------------------------------------------- SynthID's Bayesian detector
 def bit_sets(path):
     "What a file of bits holds: for each set what was said of it, and a list of (positions, layers) arrays"
@@ -657,7 +672,7 @@ def pack(a):
 
 def arguments():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument('command', choices=['run', 'collect', 'plain', 'bayes', 'answers', 'pack'])
+    ap.add_argument('command', choices=['run', 'collect', 'plain', 'bayes', 'answers', 'levels', 'pack'])
     ap.add_argument('--host', default='qwen2.5-coder-1.5b-instruct', help='an asset')
     ap.add_argument('--answers', type=int, default=300, help='prompts')
     ap.add_argument('--programs', type=int, default=100, help='prompts')
@@ -676,6 +691,6 @@ def arguments():
 def main():
     a = arguments()
     a.t0 = time.time()
-    dict(run=run, collect=collect, plain=plain, bayes=bayes, answers=answers, pack=pack)[a.command](a)
+    dict(run=run, collect=collect, plain=plain, bayes=bayes, answers=answers, levels=levels, pack=pack)[a.command](a)
 
 if __name__ == '__main__': main()
