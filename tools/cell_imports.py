@@ -34,4 +34,4 @@ def problems(root:Path=ROOT, public:dict={}) -> list[str]:
 
 if __name__ == '__main__':
     from dew_nb import _HOME
-    sys.exit('\n'.join(problems(public=_HOME)))
+    sys.exit('\n'.join(problems(public=_HOME)) or 0)
