@@ -12,7 +12,8 @@ from .null import check_finite
 
 # %% auto #0
 __all__ = ['check_scores', 'check_rate', 'check_varied', 'nulls_needed', 'threshold_at', 'p_empirical', 'holm', 'Estimate',
-           'rate', 'rates', 'tpr_at', 'auroc', 'partial_auroc', 'roc_band', 'leave_one_seed_out', 'seed_summary']
+           'rate', 'rates', 'tpr_at', 'auroc', 'partial_auroc', 'roc_band', 'held_out_threshold', 'leave_one_seed_out',
+           'seed_summary']
 
 # %% ../../nbs/stats/02_rates.ipynb #c008
 def check_scores(
@@ -276,9 +277,18 @@ def _seeded(sets:Mapping|None, ref:dict, name:str) -> dict:
     return out
 
 # %% ../../nbs/stats/02_rates.ipynb #c070
+def held_out_threshold(
+    null:Mapping, # {seed: scores} of unmarked texts
+    seed, # that is held out; the only one: it makes the threshold itself
+    fpr:float, # nominal false positive rate
+    confidence:float|None=None, # as in `threshold_at`
+) -> float:
+    "The threshold that the other seeds make"
+    return threshold_at(np.concatenate([v for k,v in null.items() if k != seed or len(null) == 1]), fpr, confidence)
+
 def _held_out(seed, fpr:float, marked:dict, unmarked:dict, null:dict, confidence) -> dict:
     "Threshold from the other seeds of `null`, rates of the held-out one"
-    t = threshold_at(np.concatenate([v for k,v in null.items() if k != seed]), fpr, confidence)
+    t = held_out_threshold(null, seed, fpr, confidence)
     p, q = marked[seed], unmarked.get(seed, np.array([]))
     return dict(nominal=fpr, seed=seed, threshold=t, tpr=(p > t).mean(),
                 fpr=(q > t).mean() if q.size else np.nan, n_marked=p.size, n_unmarked=q.size)

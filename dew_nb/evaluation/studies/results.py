@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Sequence
 import numpy as np
 from fastcore.basics import patch
-from ...stats.rates import Estimate, auroc, check_scores, nulls_needed, threshold_at
+from ...stats.rates import Estimate, auroc, check_scores, held_out_threshold, nulls_needed, threshold_at
 from .intervals import (area_over_seeds, delong_variance, differ,
     effective_texts, mean_over_seeds, mean_variance, median_variance,
     paired_over_seeds, rate_over_seeds, ratio_over_seeds)
@@ -60,8 +60,7 @@ def _tprs(name, marked, null, fprs):
     "(measure, nominal, seed, value, texts, variance) of a true positive rate: thresholds from the other seeds, if there are any"
     for f in fprs:
         for seed,x in marked.items():
-            u = np.concatenate([v for k,v in null.items() if k != seed or len(null) == 1])
-            share = (check_scores(x, 'marked') > threshold_at(u, f)).mean()
+            share = (check_scores(x, 'marked') > held_out_threshold(null, seed, f)).mean()
             yield name, f, seed, float(share), len(x), math.nan
 
 # %% ../../../nbs/evaluation/studies/08_results.ipynb #421e7750
