@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['log', 'take_ragged', 'WordMemo', 'splits_at_spaces', 'around_text', 'WordIds', 'pad_rows', 'send', 'RecordedModel',
-           'to_shape', 'length_order', 'equal_pieces', 'FixedShapeEncoder', 'RecordedFunction', 'shapes_of']
+           'to_shape', 'length_order', 'equal_pieces', 'FixedShapeEncoder', 'RecordedFunction', 'shapes_of',
+           'RecordedChange']
 
 # %% ../../nbs/models/08_graphs.ipynb #628a96c0
 import logging
@@ -473,3 +474,62 @@ def __call__(self:RecordedFunction, *tensors) -> torch.Tensor:
     plain = not (self.record and tensors[0].is_cuda) or torch.cuda.is_current_stream_capturing()
     new = None if plain else self.replay(tensors)
     return self.f(*tensors) if new is None else new
+
+# %% ../../nbs/models/08_graphs.ipynb #4136d476
+class RecordedChange:
+    "A function that changes tensors in place; on a GPU its kernels are recorded once for each set of addresses"
+    def __init__(self,
+        f, # takes the tensors that it changes or reads in place, the small ones, and settings
+        most:int=512 # sets of addresses to record
+    ):
+        self.f, self.most, self.graphs, self.lock = f, most, {}, RLock()
+        self.record, self.pool, self.done = True, None, None
+    def __repr__(self): return f'RecordedChange({self.f.__name__}, graphs={len(self.graphs)})'
+
+# %% ../../nbs/models/08_graphs.ipynb #f62e8495
+@patch
+def _record(self:RecordedChange, kept, small, settings):
+    "A graph of the function at these addresses, and its buffers"
+    held, now, side, g = [x.to(kept[0].device) for x in small], torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    held = [x.clone() for x in held]
+    side.wait_stream(now)
+    with torch.cuda.stream(side):
+        for _ in range(2): self.f(*[x.clone() for x in kept], *held, **settings)   # libraries set up what they need
+        g.capture_begin(pool=self.pool, capture_error_mode='thread_local')
+        try: self.f(*kept, *held, **settings)
+        finally: g.capture_end()
+    now.wait_stream(side)
+    return g, held
+
+# %% ../../nbs/models/08_graphs.ipynb #04de4307
+@patch
+def _play(self:RecordedChange, kept, small, settings) -> bool:
+    "Change the tensors by a record, for one thread at a time; False: there is none"
+    key = tuple((x.data_ptr(), x.shape, x.stride(), x.dtype) for x in kept), tuple((x.shape, x.dtype) for x in small), tuple(settings.items())
+    if key not in self.graphs:
+        if len(self.graphs) >= self.most: return False
+        if self.pool is None: self.pool, self.done = torch.cuda.graph_pool_handle(), torch.cuda.Event()
+        try: self.graphs[key] = self._record(kept, small, settings)
+        except RuntimeError as e:
+            log.warning('no CUDA graph for %s (%s); going on without', self.f.__name__, str(e).splitlines()[0])
+            self.record = False
+            return False
+    g, held = self.graphs[key]
+    self.done.wait()                                     # for the last one, whatever its stream
+    for a,b in zip(held, small): a.copy_(b, non_blocking=True)
+    g.replay()
+    self.done.record()
+    return True
+
+# %% ../../nbs/models/08_graphs.ipynb #604f0988
+@patch
+@torch.inference_mode()
+def __call__(self:RecordedChange,
+    kept, # tensors that are read and changed where they are
+    *small, # tensors that are copied; on the CPU or on the device
+    **settings # numbers; a record is for these
+) -> bool: # False: nothing was done
+    "Change the tensors"
+    if not kept[0].is_cuda: return self.f(*kept, *small, **settings) is not False
+    if not self.record or torch.cuda.is_current_stream_capturing(): return False
+    with self.lock, torch.cuda.device(kept[0].device): return self._play(kept, small, settings)

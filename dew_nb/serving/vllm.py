@@ -23,6 +23,7 @@ from ..mark.config import DEWConfig
 from ..mark.marking import QUICK, Marker
 from ..mark.protocols import find_contexts, find_rule
 from ..mark.structured import StructuredText
+from ..models.graphs import RecordedChange
 from ..models.tokenization import tokenizer_digest
 from ..read.detection import Detector
 from .ledger import Ledger
@@ -131,6 +132,12 @@ def check_served(
 # %% ../../nbs/serving/03_vllm.ipynb #c030
 class RowMarker(Marker):
     "A scheme, ready to mark rows of a server's batch"
+    def __init__(self,
+        scheme, # from `load_scheme`
+        most:int=64 # shapes to record
+    ):
+        super().__init__(scheme, most)
+        self.step = RecordedChange(self._step)
     @property
     def k(self) -> int: return self.scheme.contexts.k
     @property
@@ -165,6 +172,37 @@ def mark_rows(self:RowMarker,
         return self.scheme.rule.change(logits, *few, self.inner(*more_rows((*few, text, start, end, *more.values()), rows))[:B])
     all_rows = more_rows((logits, text, start, end, *more.values()), rows)
     return self.mark(*all_rows[:4], **dict(zip(more, all_rows[4:])))[:B]
+
+# %% ../../nbs/serving/03_vllm.ipynb #f554b7f0
+@patch
+def _step(self:RowMarker, logits, ids, step, *more, width):
+    "Take in the last tokens of texts, and mark the logits that follow them, in place; False: there are no kernels for it"
+    rows, end, before, token_before, last, token_last = step
+    ids[rows, before], start = token_before, torch.zeros_like(end)
+    ids[rows, last] = token_last
+    text, rule = ids[:, :width].index_select(0, rows), self.scheme.rule
+    few = rule.top(logits)
+    if few is not None: rule.change(logits, *few, self._play(*few, text, start, end, *more))
+    elif logits.is_cuda: raise RuntimeError('the rule has no kernels')
+    else: logits.copy_(self._mark(logits, text, start, end, *more))
+
+# %% ../../nbs/serving/03_vllm.ipynb #4ad0b5b1
+@patch
+def mark_texts(self:RowMarker,
+    logits:torch.Tensor, # (B, V); may be overwritten
+    texts, # `Texts`
+    step:np.ndarray, # (6, B) from its `last_tokens`
+    subkeys:torch.Tensor|None=None, # (B,) of a scheme that has several
+    allowed:torch.Tensor|None=None # (B,) rows that may be marked; None: all
+) -> torch.Tensor:
+    "Marked logits, as of `mark_rows`, in as few calls of the device as can be"
+    longest, more, sent = int(step[1].max()), [x for x in (subkeys, allowed) if x is not None], torch.from_numpy(step)
+    if logits.is_cuda: sent, width = sent.pin_memory(), min(power_of_two(longest, 256), texts.ids.shape[1])
+    else: width = longest
+    if self.step((logits, texts.ids), sent, *more, width=width): return logits
+    rows, end, *tokens = sent.to(logits.device, non_blocking=True)
+    for at,token in (tokens[:2], tokens[2:]): texts.ids[rows, at] = token
+    return self.mark_rows(logits, texts.ids, rows, torch.zeros_like(end), end, longest, subkeys, allowed)
 
 # %% ../../nbs/serving/03_vllm.ipynb #55d4bafe
 def scheme_of(
@@ -263,7 +301,7 @@ class Group:
     marker: RowMarker # of the scheme
     requests: list # of `Request`
     places: torch.Tensor # (N,) in the batch
-    rows: torch.Tensor # (N,) in `Texts`
+    rows: np.ndarray # (N,) in `Texts`
     cuts: torch.Tensor|None # (N, 3); None: nothing to cut
     subkeys: torch.Tensor|None # (N,); None: there is one key
     used: tuple = (True, True, True) # which of the cuts some request asks for
@@ -277,7 +315,7 @@ def _groups(batch):
         places, requests = zip(*mine)
         send = lambda x: torch.tensor(x, device=batch.device)
         marker, cut = batch.markers[name], any(r.cut != NEUTRAL for r in requests)
-        yield Group(marker, list(requests), send(places), send([r.row for r in requests]),
+        yield Group(marker, list(requests), send(places), np.array([r.row for r in requests]),
                     send([list(map(float, r.cut)) for r in requests]) if cut and marker.after_warpers else None,
                     send([r.subkey for r in requests]) if marker.keys > 1 else None,
                     tuple(any(r.cut[j] != NEUTRAL[j] for r in requests) for j in range(3)))
@@ -303,11 +341,8 @@ def apply(self:ListBatch,
         lists, whole = [r.tokens for r in g.requests], len(g.requests) == len(logits)
         x = logits if whole else logits[g.places]
         if g.cuts is not None: x = cut_tails(x, g.cuts, g.used)
-        end = [len(t) for t in lists]
-        if max(end) >= g.marker.k:
-            self.texts.read([r.row for r in g.requests], lists)
-            ends = torch.tensor(end).to(self.device, non_blocking=True)
-            x = g.marker.mark_rows(x, self.texts.ids, g.rows, torch.zeros_like(ends), ends, max(end), g.subkeys, self._allowed(g))
+        if max(map(len, lists)) >= g.marker.k:
+            x = g.marker.mark_texts(x, self.texts, self.texts.last_tokens(g.rows, lists), g.subkeys, self._allowed(g))
         if whole: return x.to(logits)
         logits[g.places] = x.to(logits)
     return logits

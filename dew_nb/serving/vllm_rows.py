@@ -10,6 +10,7 @@ from functools import lru_cache
 from importlib import import_module
 
 # %% ../../nbs/serving/02_vllm_rows.ipynb #c003
+import numpy as np
 import torch
 from fastcore.basics import patch
 
@@ -137,3 +138,21 @@ def read(self:Texts,
     self.grow(0, max(map(len, lists)))
     r, i, t = torch.tensor(new).T.to(self.ids.device, non_blocking=True)
     self.ids[r, i] = t
+
+# %% ../../nbs/serving/02_vllm_rows.ipynb #c6f0c7ec
+@patch
+def last_tokens(self:Texts,
+    rows:np.ndarray, # (N,) from `open`
+    lists:list # of token ids, one for each row
+) -> np.ndarray: # (6, N) rows, lengths, place and id of the last token but one, place and id of the last
+    "What a step has to know; rows that are more than a step behind are read"
+    N, known = len(lists), self.read_so_far
+    n = np.fromiter(map(len, lists), np.int64, N)
+    had = np.fromiter(map(known.__getitem__, rows.tolist()), np.int64, N)
+    behind = np.flatnonzero((n <= had) | (n - had > 2))
+    if len(behind): self.read(rows[behind].tolist(), [lists[i] for i in behind])
+    if N and n.max() > self.ids.shape[1]: self.grow(0, int(n.max()))
+    last = np.fromiter((t[-1] if t else 0 for t in lists), np.int64, N)
+    before = np.fromiter((t[-2] if len(t) > 1 else t[-1] if t else 0 for t in lists), np.int64, N)
+    known.update(zip(rows.tolist(), (n - (last < 0)).tolist()))
+    return np.stack([rows, n, np.maximum(n-2, 0), before, np.maximum(n-1, 0), last])
