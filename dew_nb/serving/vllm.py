@@ -300,6 +300,7 @@ class Group:
     "Requests of one scheme"
     marker: RowMarker # of the scheme
     requests: list # of `Request`
+    lists: list # what each has written so far; vLLM appends to these
     places: torch.Tensor # (N,) in the batch
     rows: np.ndarray # (N,) in `Texts`
     cuts: torch.Tensor|None # (N, 3); None: nothing to cut
@@ -315,7 +316,7 @@ def _groups(batch):
         places, requests = zip(*mine)
         send = lambda x: torch.tensor(x, device=batch.device)
         marker, cut = batch.markers[name], any(r.cut != NEUTRAL for r in requests)
-        yield Group(marker, list(requests), send(places), np.array([r.row for r in requests]),
+        yield Group(marker, list(requests), [r.tokens for r in requests], send(places), np.array([r.row for r in requests]),
                     send([list(map(float, r.cut)) for r in requests]) if cut and marker.after_warpers else None,
                     send([r.subkey for r in requests]) if marker.keys > 1 else None,
                     tuple(any(r.cut[j] != NEUTRAL[j] for r in requests) for j in range(3)))
@@ -338,11 +339,11 @@ def apply(self:ListBatch,
     "Marked logits"
     if self._groups is None: self._groups = list(_groups(self))
     for g in self._groups:
-        lists, whole = [r.tokens for r in g.requests], len(g.requests) == len(logits)
+        whole = len(g.requests) == len(logits)
         x = logits if whole else logits[g.places]
         if g.cuts is not None: x = cut_tails(x, g.cuts, g.used)
-        if max(map(len, lists)) >= g.marker.k:
-            x = g.marker.mark_texts(x, self.texts, self.texts.last_tokens(g.rows, lists), g.subkeys, self._allowed(g))
+        if max(map(len, g.lists)) >= g.marker.k:
+            x = g.marker.mark_texts(x, self.texts, self.texts.last_tokens(g.rows, g.lists), g.subkeys, self._allowed(g))
         if whole: return x.to(logits)
         logits[g.places] = x.to(logits)
     return logits
