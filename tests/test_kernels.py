@@ -116,5 +116,19 @@ def check_step():
     assert (got - x.softmax(-1)).abs().max() > .01
 
 
+def check_taking():
+    import torch
+    from dew_nb.mark.kernels import take_texts
+
+    ids = torch.arange(5*1100).view(5, 1100)
+    want = ids.clone()
+    step = torch.tensor([[4, 0, 2], [1050, 1, 0], [1048, 0, 0], [7, 9, 0], [1049, 0, 0], [8, 9, 0]])
+    for rows,_,*tokens in [step.tolist()]:
+        for at,token in (tokens[:2], tokens[2:]): want[rows, at] = torch.tensor(token)
+    text = take_texts(ids, step, 1056)
+    assert torch.equal(ids, want) and torch.equal(text, want[[4, 0, 2], :1056])
+    assert ids[4, 1048:1050].tolist() == [7, 8] and ids[0, 0] == 9
+
+
 if __name__ == "__main__":
-    for check in (check_likeliest, check_contexts, check_projection, check_tournament, check_step): check()
+    for check in (check_taking, check_likeliest, check_contexts, check_projection, check_tournament, check_step): check()

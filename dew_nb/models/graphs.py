@@ -483,7 +483,7 @@ class RecordedChange:
         most:int=512 # sets of addresses to record
     ):
         self.f, self.most, self.graphs, self.lock = f, most, {}, RLock()
-        self.record, self.pool, self.done = True, None, None
+        self.record, self.pool, self.stream = True, None, None
     def __repr__(self): return f'RecordedChange({self.f.__name__}, graphs={len(self.graphs)})'
 
 # %% ../../nbs/models/08_graphs.ipynb #f62e8495
@@ -508,17 +508,17 @@ def _play(self:RecordedChange, kept, small, settings) -> bool:
     key = tuple((x.data_ptr(), x.shape, x.stride(), x.dtype) for x in kept), tuple((x.shape, x.dtype) for x in small), tuple(settings.items())
     if key not in self.graphs:
         if len(self.graphs) >= self.most: return False
-        if self.pool is None: self.pool, self.done = torch.cuda.graph_pool_handle(), torch.cuda.Event()
+        if self.pool is None: self.pool = torch.cuda.graph_pool_handle()
         try: self.graphs[key] = self._record(kept, small, settings)
         except RuntimeError as e:
             log.warning('no CUDA graph for %s (%s); going on without', self.f.__name__, str(e).splitlines()[0])
             self.record = False
             return False
-    g, held = self.graphs[key]
-    self.done.wait()                                     # for the last one, whatever its stream
+    (g, held), now = self.graphs[key], torch.cuda.current_stream()
+    if self.stream is not None and self.stream != now: now.wait_stream(self.stream)      # for the last one
+    self.stream = now
     for a,b in zip(held, small): a.copy_(b, non_blocking=True)
     g.replay()
-    self.done.record()
     return True
 
 # %% ../../nbs/models/08_graphs.ipynb #604f0988

@@ -20,6 +20,7 @@ import torch
 from fastcore.basics import patch
 from safetensors import safe_open
 from ..mark.config import DEWConfig
+from ..mark.kernels import kernels, take_texts
 from ..mark.marking import QUICK, Marker
 from ..mark.protocols import find_contexts, find_rule
 from ..mark.structured import StructuredText
@@ -174,14 +175,20 @@ def mark_rows(self:RowMarker,
     return self.mark(*all_rows[:4], **dict(zip(more, all_rows[4:])))[:B]
 
 # %% ../../nbs/serving/03_vllm.ipynb #f554b7f0
+def _take(ids, step, width):
+    "Rows of texts, after their last tokens were put in"
+    text = kernels.run(take_texts, ids, step, width) if kernels.fits(ids, step) else None
+    if text is not None: return text
+    rows, _, before, token_before, last, token_last = step
+    ids[rows, before] = token_before
+    ids[rows, last] = token_last
+    return ids[:, :width].index_select(0, rows)
+
 @patch
 def _step(self:RowMarker, logits, ids, step, *more, width):
-    "Take in the last tokens of texts, and mark the logits that follow them, in place; False: there are no kernels for it"
-    rows, end, before, token_before, last, token_last = step
-    ids[rows, before], start = token_before, torch.zeros_like(end)
-    ids[rows, last] = token_last
-    text, rule = ids[:, :width].index_select(0, rows), self.scheme.rule
-    few = rule.top(logits)
+    "Take in the last tokens of texts, and mark the logits that follow them, in place"
+    text, end, rule = _take(ids, step, width), step[1], self.scheme.rule
+    start, few = torch.zeros_like(end), rule.top(logits)
     if few is not None: rule.change(logits, *few, self._play(*few, text, start, end, *more))
     elif logits.is_cuda: raise RuntimeError('the rule has no kernels')
     else: logits.copy_(self._mark(logits, text, start, end, *more))
@@ -200,8 +207,9 @@ def mark_texts(self:RowMarker,
     if logits.is_cuda: sent, width = sent.pin_memory(), min(power_of_two(longest, 256), texts.ids.shape[1])
     else: width = longest
     if self.step((logits, texts.ids), sent, *more, width=width): return logits
-    rows, end, *tokens = sent.to(logits.device, non_blocking=True)
-    for at,token in (tokens[:2], tokens[2:]): texts.ids[rows, at] = token
+    sent = sent.to(logits.device, non_blocking=True)
+    _take(texts.ids, sent, width)
+    rows, end = sent[:2]
     return self.mark_rows(logits, texts.ids, rows, torch.zeros_like(end), end, longest, subkeys, allowed)
 
 # %% ../../nbs/serving/03_vllm.ipynb #55d4bafe

@@ -4,11 +4,12 @@
     python nbs/studies/kernel_times.py --scheme study.dew --out nbs/studies/data/kernel_times.json
 
 The file's tables are repeated to 128,256 tokens, logits are random, answers have 100 tokens. Each part is recorded as a CUDA graph and replayed 50 times between two events. `cpu` is what the
-processor needs to start a step, replays not waited for. `error` is the largest difference of a probability between both ways.
+processor needs to start a step, replays not waited for: kernel by kernel, and (`cpu_recorded`) as vLLM's V1 runner starts it, with the lists of tokens read and the whole step as one record. `error` is the largest difference of a probability between both ways.
 """
 import argparse, json, tempfile, time
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from dew_nb.evaluation.texts.content import machine
@@ -17,6 +18,7 @@ from dew_nb.mark.compiled import TURN
 from dew_nb.mark.marking import mark_step
 from dew_nb.models.artefacts import load_artefact, save_artefact
 from dew_nb.serving.vllm import RowMarker, load_scheme
+from dew_nb.serving.vllm_rows import Texts
 
 V, TOKENS = 128_256, 100
 
@@ -54,6 +56,20 @@ def cpu_time(f, n:int=100) -> float:
     torch.cuda.synchronize()
     return round(1e6*spent/n)
 
+def recorded_time(m, logits, n:int=100) -> float:
+    "Microseconds in which vLLM's V1 runner starts a step"
+    texts = Texts('cuda', len(logits), 1024)
+    rows = np.array([texts.open() for _ in logits])
+    lists = [(1000 + np.arange(TOKENS)*37 + row).tolist() for row in rows]
+    def step():
+        for tokens in lists: tokens.append(1234)
+        start = time.perf_counter()
+        m.mark_texts(logits, texts, texts.last_tokens(rows, lists))
+        return time.perf_counter() - start
+    with torch.inference_mode(): spent = [step() for _ in range(n + 10)]
+    torch.cuda.synchronize()
+    return round(1e6*float(np.median(spent[10:])))
+
 def measure(m, B:int) -> dict:
     "A row: one batch"
     torch.manual_seed(0)
@@ -69,7 +85,8 @@ def measure(m, B:int) -> dict:
     new = K.play_candidates(values, at, rule.project(c), on, rule.table.rows)
     got = m.mark_rows(logits.clone(), ids, rows, start, end, TOKENS).softmax(-1)
     parts = dict(likeliest=lambda: K.likeliest(logits, 256), play=lambda: m._play(values, at, text, start, end), change=lambda: K.add_changes(logits, values, at, new))
-    return dict(batch=B, tensor_operations=old, **{k: gpu_time(f) for k,f in parts.items()}, cpu=cpu_time(lambda: m.mark_rows(logits, ids, rows, start, end, TOKENS)), error=float((got - want).abs().max()))
+    return dict(batch=B, tensor_operations=old, **{k: gpu_time(f) for k,f in parts.items()}, cpu=cpu_time(lambda: m.mark_rows(logits, ids, rows, start, end, TOKENS)), 
+                cpu_recorded=recorded_time(m, logits), error=float((got - want).abs().max()))
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
