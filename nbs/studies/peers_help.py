@@ -3,7 +3,6 @@
     for i in 0 1 2 3; do python nbs/studies/peers_help.py run --work results/peers_help --out results/peers_help_out --worker $i & done; wait     # on a GPU, side by side
     python nbs/studies/peers_help.py collect --work results/peers_help --out results/peers_help_out                            # if the run was cut: what there is
     python nbs/studies/peers_help.py run --host smollm2-135m --answers 3 --programs 2 --tokens 40 --extra 2 --work WORK --out OUT
-    python nbs/studies/peers_help.py plain --out results/peers_help_out                                                        # likewise: what can be read without the host
     python nbs/studies/peers_help.py bayes --out results/peers_help_out                                                       # the authors' detector of SynthID; a CPU will do
     python nbs/studies/peers_help.py answers --results results/contexts_chat --out results/peers_help_out                     # answers of contexts_chat.toml, three keys and paraphrases, read without the host; a CPU will do
     python nbs/studies/peers_help.py levels --out results/peers_help_out                                                      # the default without the host: FPR under 20 more keys, 20 draws of deleted words; a CPU will do
@@ -513,42 +512,6 @@ def collect(a):
     print(e[e.source == 'unmarked'].assign(e=np.exp(e.log_e.clip(upper=50))).groupby(['scheme', 'reader', 'kind']).e.mean().round(3).to_string())
 
 # ---------------------------------------------------------------- what needs no host
-def synth_bits(host, table, name, seed, texts):
-    "Readings of SynthID without the host, and the bits"
-    r = Synth(find_scheme('synthid')(host, None, seed, name=name, **SCHEMES[name][1]))
-    return dict(r.read(ids_of(host, texts), table, special_ids(host.tokenizer), 'cpu')), r.at[0].astype(np.int16), np.packbits(r.g.astype(bool), axis=1)
-
-def plain(a):
-    "After a run that was cut: SynthID's texts that nobody has read, and bits to train on where there are none, of marked answers of the other width"
-    from types import SimpleNamespace
-    from transformers import AutoTokenizer
-    from dew_nb.models.assets import asset_path
-    tok = AutoTokenizer.from_pretrained(asset_path(a.host))
-    host, texts, d = SimpleNamespace(tokenizer=tok, vocab_size=len(tok)), {}, pd.read_parquet(a.out/'peers_help.parquet')
-    for r in read_texts(a.out/'texts_peers.jsonl.xz'): texts.setdefault((r['scheme'], r['seed'], r['kind']), []).append(r['text'])
-    t, meta = load_artefact(a.out/'room_host.safetensors', 'room')
-    table, have, both = RoomTable.from_state(t, meta, TokenUnits(tok)), set(zip(d.source, d.scheme, d.seed, d.kind)), [n for n in SCHEMES if n.startswith('SynthID')]
-    for name in both:
-        f = a.out/f'g_{name.lower().replace(" ", "")}.npz'
-        z, other = np.load(f), next(n for n in both if n != name)
-        said, doc, g = json.loads(str(z['said'])), [z['doc']], [z['g']]
-        todo = [(name, seed, kind, attack, 'marked') for (n, seed, kind) in texts for attack in ATTACKS if n == name and seed in SEEDS and ('marked', name, seed, kind) not in have]
-        if not any(x['source'] == 'train marked' for x in said):
-            key = next(k for k in (*TRAIN, 0) if (other, k, 'answers') in texts)        # of other prompts where there are such
-            todo += [(other, key, 'answers', 'none', 'train marked'), ('none', CAL, 'answers', 'none', 'train unmarked')]
-        for n,seed,kind,attack,source in todo:
-            some = [delete_words(x, ATTACKS[attack], content_seed('deleted', kind, seed, i) % 2**31) if attack != 'none' else x for i,x in enumerate(texts[n, seed, kind])]
-            scheme, key = (name, TRAIN[0]) if n == 'none' else (n, seed)
-            res, at, bits = synth_bits(host, table, scheme, key, some)
-            of = dict(scheme=name, kind=kind, source=source, attack=attack, key=key, seed=seed)
-            if not any(of.items() <= x.items() for x in said):            # a unit that was cut may have left bits
-                said.append(of | dict(n=len(some), positions=len(at)))
-                doc, g = [*doc, at], [*g, bits]
-            if source == 'marked': d = pd.concat([d, *(pd.DataFrame(dict(i=np.arange(len(some)), reader=k, **x)).assign(**of) for k,x in res.items())], ignore_index=True)
-            print(f'{time.time()-a.t0:5.0f} s: {name}, {source}, {kind}, {attack}: {len(some)} texts', flush=True)
-        np.savez_compressed(f, doc=np.concatenate(doc), g=np.concatenate(g), said=json.dumps(said))
-    write_frame(a.out/'peers_help.parquet', d)
-
 def answers(a):
     "The answers of contexts_chat.toml, which have three keys and paraphrases, by every reader that asks for no host; and the unmarked ones under the same keys"
     from types import SimpleNamespace
@@ -672,7 +635,7 @@ def pack(a):
 
 def arguments():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument('command', choices=['run', 'collect', 'plain', 'bayes', 'answers', 'levels', 'pack'])
+    ap.add_argument('command', choices=['run', 'collect', 'bayes', 'answers', 'levels', 'pack'])
     ap.add_argument('--host', default='qwen2.5-coder-1.5b-instruct', help='an asset')
     ap.add_argument('--answers', type=int, default=300, help='prompts')
     ap.add_argument('--programs', type=int, default=100, help='prompts')
@@ -691,6 +654,6 @@ def arguments():
 def main():
     a = arguments()
     a.t0 = time.time()
-    dict(run=run, collect=collect, plain=plain, bayes=bayes, answers=answers, levels=levels, pack=pack)[a.command](a)
+    dict(run=run, collect=collect, bayes=bayes, answers=answers, levels=levels, pack=pack)[a.command](a)
 
 if __name__ == '__main__': main()
