@@ -48,7 +48,7 @@ KEEP = dict(
     evaluation=keep(('similarity', *CHANGES), ('mean_score', 'green'), texts=most, attacked=attacked),
     cool=keep(('edit_rate', 'l_eff'), ('mean_score', 'green', 'n_scored'), dict(l_eff=11), texts=most),
     ablation_tournament=keep(unattacked=('l_eff',)),
-    real=keep(('edit_rate', 'length_ratio'), bits=dict(edit_rate=11, length_ratio=11), attacked=2, other_keys=None), schemes_real=keep(attacked=2),
+    real=keep(('edit_rate', 'length_ratio'), bits=dict(edit_rate=11, length_ratio=11), attacked=2, other_keys=None), real_use=keep(other_keys=None), schemes_real=keep(attacked=2),
     strength=keep(texts=turned), real_length=keep(('n_scored',)), schemes_few=keep(('n_scored',), bits=dict(score=23), texts=lambda u: 12 if u.seed == 0 else 2))
 
 def joined(old, new, renew, instead):
