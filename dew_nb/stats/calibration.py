@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 import numpy as np
 from fastcore.basics import patch
-from scipy import stats
-from scipy.optimize import nnls
+import scipy
 from .null import TextNull
 from .rates import check_scores, check_varied, p_empirical, threshold_at
 
@@ -88,7 +87,7 @@ def _fisher_scoring(s:np.ndarray, L:np.ndarray, slope:bool, tol=1e-10, n_iter=20
     v = np.full_like(s, s.var())
     for _ in range(n_iter):
         beta, cov, h, r = _weighted_fit(X, s, v)
-        theta = nnls(Z/v[:, None], r**2/(1 - h)/v)[0]
+        theta = scipy.optimize.nnls(Z/v[:, None], r**2/(1 - h)/v)[0]
         old, v = v, Z @ theta
         if np.max(np.abs(v/old - 1)) < tol: break
     mean, mean_cov, var_cov = np.zeros(2), np.zeros((2, 2)), np.zeros((2, 2))
@@ -114,7 +113,7 @@ def _best_fit(s:np.ndarray, L:np.ndarray, mean_form:str) -> _Fitted:
     flat = _fisher_scoring(s, L, False)
     if mean_form == 'constant': return flat
     sloped = _fisher_scoring(s, L, True)
-    return sloped if 2*(sloped.loglik - flat.loglik) > stats.chi2.isf(.05, 1) else flat
+    return sloped if 2*(sloped.loglik - flat.loglik) > scipy.stats.chi2.isf(.05, 1) else flat
 
 # %% ../../nbs/stats/03_calibration.ipynb #c025
 def _floats(x): return tuple(map(_floats, x)) if np.ndim(x) else float(x)
@@ -159,9 +158,9 @@ def l_eff(self:LengthNull):
 class StudentNull(LengthNull):
     "P-values by Student's law, which counts how uncertain the fit is"
     def _widen(self): return np.sqrt(1 + self.model.leverage(self.L))
-    def sf(self, score): return stats.t.sf(self.z(score)/self._widen(), self.model.df(self.L))
+    def sf(self, score): return scipy.stats.t.sf(self.z(score)/self._widen(), self.model.df(self.L))
     def isf(self, alpha):
-        return self.mean + stats.t.isf(alpha, self.model.df(self.L))*self._widen()*self.sd
+        return self.mean + scipy.stats.t.isf(alpha, self.model.df(self.L))*self._widen()*self.sd
 
 # %% ../../nbs/stats/03_calibration.ipynb #c033
 class RankNull(LengthNull):

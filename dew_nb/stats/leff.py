@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 import numpy as np
 from fastcore.basics import patch
-from scipy import stats
+import scipy
 
 # %% auto #0
 __all__ = ['TAU', 'autocovariance', 'autocorrelation', 'tau_geyer', 'tau_ar1', 'tau_newey_west', 'tau_bootstrap', 'leff_series',
@@ -209,7 +209,7 @@ def variance_components(
     n0 = (N - (s.n**2).sum()/N)/(D-1)
     raw = max((msb - tau*msw)/n0, 0.)
     F, q = msb/(tau*msw), (1-level)/2
-    lim = [(F/stats.f.ppf(p, D-1, N-D) - 1)*tau/n0 for p in (1-q, q)]  # of between/within
+    lim = [(F/scipy.stats.f.ppf(p, D-1, N-D) - 1)*tau/n0 for p in (1-q, q)]  # of between/within
     low, high = (max(v, 0.)/(1+max(v, 0.)) for v in lim)
     return VarianceComponents(raw, msw, raw/(raw+msw), low, high)
 

@@ -9,7 +9,8 @@ from functools import lru_cache
 from typing import NamedTuple
 import numpy as np
 from fastcore.basics import patch
-from scipy import special, stats
+import scipy
+from scipy import special
 
 # %% auto #0
 __all__ = ['alignment_law', 'scaled_law', 'ScoreLaw', 'Cumulants', 'MeanLaw', 'check_finite', 'TextNull', 'NormalNull', 'IIDNull']
@@ -32,7 +33,7 @@ def alignment_law(
     if n is None:
         raise ValueError('Z itself has no distribution for n=None (it goes to 0): use '
                          'scaled_law(None) for sqrt(n)*Z')
-    return stats.beta((n-1)/2, (n-1)/2, loc=-1, scale=2)
+    return scipy.stats.beta((n-1)/2, (n-1)/2, loc=-1, scale=2)
 
 # %% ../../nbs/stats/00_null.ipynb #c010
 def scaled_law(
@@ -40,8 +41,8 @@ def scaled_law(
 ): # frozen scipy distribution
     "Law of X = sqrt(n) Z, with mean 0 and variance 1"
     n = _check_n(n)
-    if n is None: return stats.norm()
-    return stats.beta((n-1)/2, (n-1)/2, loc=-np.sqrt(n), scale=2*np.sqrt(n))
+    if n is None: return scipy.stats.norm()
+    return scipy.stats.beta((n-1)/2, (n-1)/2, loc=-np.sqrt(n), scale=2*np.sqrt(n))
 
 # %% ../../nbs/stats/00_null.ipynb #c014
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ class MeanLaw:
     def std(self): return self.law.std()/np.sqrt(self.L)
     def normal(self):
         "The normal distribution with this mean and standard deviation, as in Appendix A.3"
-        return stats.norm(self.mean(), self.std())
+        return scipy.stats.norm(self.mean(), self.std())
 
 # %% ../../nbs/stats/00_null.ipynb #c034
 @patch
@@ -310,8 +311,8 @@ class NormalNull(TextNull):
     mean:float|np.ndarray # expected score, a number or one a text
     sd:float|np.ndarray # its standard deviation
     l_eff:float|np.ndarray # effective number of scores; 0: nothing was scored
-    def sf(self, score): return stats.norm.sf(self.z(score))
-    def isf(self, alpha): return self.mean + stats.norm.isf(alpha)*self.sd
+    def sf(self, score): return special.ndtr(-self.z(score))
+    def isf(self, alpha): return self.mean - special.ndtri(alpha)*self.sd
 
 # %% ../../nbs/stats/00_null.ipynb #c075
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 import numpy as np
-from scipy import stats
+import scipy
 from .null import check_finite
 
 # %% auto #0
@@ -64,7 +64,7 @@ def _order_index(n:int, fpr:float, confidence:float|None=None) -> int:
     if n < nulls_needed(fpr, confidence): return 0
     if confidence is None: return n + 1 - int(np.floor((n + 1)*fpr + 1e-9))
     k = np.arange(1, n + 1)
-    return int(k[np.argmax(stats.beta.cdf(fpr, n + 1 - k, k) >= confidence)])
+    return int(k[np.argmax(scipy.stats.beta.cdf(fpr, n + 1 - k, k) >= confidence)])
 
 # %% ../../nbs/stats/02_rates.ipynb #c017
 def threshold_at(
@@ -125,8 +125,8 @@ def rate(
     "A proportion with the exact Clopper-Pearson interval"
     if n < 1 or not 0 <= k <= n: raise ValueError(f'k={k}, n={n}: expected 0 <= k <= n, n >= 1')
     a = (1 - check_rate(level, 'level'))/2
-    low = stats.beta.ppf(a, k, n - k + 1) if k else 0.
-    high = stats.beta.isf(a, k + 1, n - k) if k < n else 1.
+    low = scipy.stats.beta.ppf(a, k, n - k + 1) if k else 0.
+    high = scipy.stats.beta.isf(a, k + 1, n - k) if k < n else 1.
     return Estimate(k/n, float(low), float(high), level, 'clopper-pearson', int(n))
 
 # %% ../../nbs/stats/02_rates.ipynb #c040
@@ -158,9 +158,9 @@ def tpr_at(
 def _delong(X:np.ndarray, Y:np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     "AUROC and DeLong's variance along the last axis of X (..., m) against Y (..., n)"
     m, n = X.shape[-1], Y.shape[-1]
-    r = stats.rankdata(np.concatenate([X, Y], -1), axis=-1)
-    V = (r[..., :m] - stats.rankdata(X, axis=-1))/n
-    W = 1 - (r[..., m:] - stats.rankdata(Y, axis=-1))/m
+    r = scipy.stats.rankdata(np.concatenate([X, Y], -1), axis=-1)
+    V = (r[..., :m] - scipy.stats.rankdata(X, axis=-1))/n
+    W = 1 - (r[..., m:] - scipy.stats.rankdata(Y, axis=-1))/m
     return V.mean(-1), V.var(-1, ddof=1)/m + W.var(-1, ddof=1)/n
 
 # %% ../../nbs/stats/02_rates.ipynb #c048
@@ -177,7 +177,7 @@ def auroc(
     if v <= 0 or not 0 < A < 1:
         e = rate(round(A*n), n, level)
         return Estimate(A, e.low, e.high, level, 'disjoint pairs', x.size + y.size)
-    half = stats.norm.isf((1 - check_rate(level, 'level'))/2)*np.sqrt(v)/(A*(1 - A))
+    half = scipy.stats.norm.isf((1 - check_rate(level, 'level'))/2)*np.sqrt(v)/(A*(1 - A))
     lo, hi = 1/(1 + np.exp(-(np.log(A/(1 - A)) + half*np.array([-1, 1]))))
     return Estimate(A, float(lo), float(hi), level, 'delong', x.size + y.size)
 

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 import torch
 from fastcore.basics import patch
-from scipy import optimize, stats
+import scipy
 from torch.nn.functional import pad
 
 # %% ../../nbs/stats/08_scanlaw.ipynb #c004
@@ -219,7 +219,7 @@ def bound(self:ScanNull,
 ) -> np.ndarray:
     "Expected number of windows above t: an upper bound of the p-value"
     t = np.asarray(t, float)
-    return (stats.norm.sf(t[..., None] + self.handicap)*self.counts).sum(-1)
+    return (scipy.special.ndtr(-t[..., None] - self.handicap)*self.counts).sum(-1)
 
 # %% ../../nbs/stats/08_scanlaw.ipynb #s33sim
 @patch
@@ -251,4 +251,4 @@ def threshold(self:ScanNull,
         p = float(self.p_value(t))
         return math.log(p) - math.log(alpha) if p else -1e3
     top = next((t for t in (30, 60, 120, 240) if excess(t) < 0), None)     # a tiny level is far out
-    return float(optimize.brentq(excess, -10, top, xtol=1e-4)) if top else 240.
+    return float(scipy.optimize.brentq(excess, -10, top, xtol=1e-4)) if top else 240.
