@@ -470,3 +470,25 @@ def test_stored_texts_of_the_larger_host_have_their_stored_scores(name):
         old, new = stored.loc[[(source, attack, i) for i in t['i']]], s.measure(t['text'].tolist())
         near = dict(atol=.15 if name == 'SIR' else 1e-3, rtol=1e-3)              # a GPU may round a sign of SIR's to the other side
         for k in ('score', 'p_value'): np.testing.assert_allclose(new[k], old[k], err_msg=f'{source}, {attack}', **near)
+
+@pytest.mark.long
+@pytest.mark.parametrize('name', ['SynthID 3 weighted', 'EXP', 'Unigram'])
+def test_stored_readings_of_answers_that_were_cut(name):
+    "From the answers that are kept of each unit"
+    np, pd = pytest.importorskip('numpy'), pytest.importorskip('pandas')
+    from dew_nb import load_host
+    from dew_nb.evaluation.studies.kinds import find_scheme
+    from dew_nb.evaluation.studies.store import load_results
+    from dew_nb.models import assets
+    sys.path.insert(0, str(STUDIES))
+    try: import answer_lengths
+    finally: sys.path.remove(str(STUDIES))
+    r = load_results(STUDIES/'data'/'contexts_chat')
+    (big,) = r.study['hosts']
+    if not (assets.cache_dir()/assets.ASSETS[big].folder/'manifest.json').is_file(): pytest.skip(f'{big} is not in the cache; load_host of it puts it there')
+    host, (kind, params, *_) = load_host(big, device='cpu'), r.study['schemes'][name]
+    kept = r.texts.query('source == @name and attack == "none" and seed == 1').set_index('i')['text']
+    stored = pd.read_parquet(STUDIES/'data'/'answer_lengths.parquet').query('scheme == @name and source == "marked" and seed == 1').set_index(['length', 'i'])['p_value']
+    new = answer_lengths.read(host, find_scheme(kind)(host, None, 1, name=name, **params), kept).set_index(['length', 'i'])['p_value']
+    assert len(new) >= 4 and set(new.index) <= set(stored.index)
+    np.testing.assert_allclose(new, stored.loc[new.index], rtol=.03, atol=1e-9)      # few digits are kept
