@@ -33,12 +33,13 @@ def mark_step(
     scheme:Scheme, # what to mark with
     text:torch.Tensor, # (B, C) ids, one text a row
     logits:torch.Tensor, # (B, V) of the next tokens; after the warpers, if the rule wants that
-    state:MarkState # where answers begin and end, sub-keys, memory, rows that may be marked
+    state:MarkState, # where answers begin and end, sub-keys, memory, rows that may be marked
+    in_place:bool=False # kernels may change `logits` itself
 ) -> torch.Tensor:
     "(B, V) marked logits; by kernels, up to a constant of each row"
     rule, device = scheme.rule, scheme.table.device
     if logits.device == device and (few := rule.top(logits)) is not None:
-        return rule.change(logits.clone(), *few, play_step(scheme, text.to(device), *few, state))
+        return rule.change(logits if in_place else logits.clone(), *few, play_step(scheme, text.to(device), *few, state))
     base, values, ids = rule.candidates(logits)
     at = None if ids is None else ids.to(device)
     new = play_step(scheme, text.to(device), values.to(device), at, state)

@@ -490,8 +490,7 @@ class RecordedChange:
 @patch
 def _record(self:RecordedChange, kept, small, settings):
     "A graph of the function at these addresses, and its buffers"
-    held, now, side, g = [x.to(kept[0].device) for x in small], torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    held = [x.clone() for x in held]
+    held, now, side, g = [x.to(kept[0].device, copy=True) for x in small], torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.CUDAGraph()
     side.wait_stream(now)
     with torch.cuda.stream(side):
         for _ in range(2): self.f(*[x.clone() for x in kept], *held, **settings)   # libraries set up what they need
@@ -530,6 +529,8 @@ def __call__(self:RecordedChange,
     **settings # numbers; a record is for these
 ) -> bool: # False: nothing was done
     "Change the tensors"
-    if not kept[0].is_cuda: return self.f(*kept, *small, **settings) is not False
+    if not kept[0].is_cuda:
+        self.f(*kept, *small, **settings)
+        return True
     if not self.record or torch.cuda.is_current_stream_capturing(): return False
     with self.lock, torch.cuda.device(kept[0].device): return self._play(kept, small, settings)

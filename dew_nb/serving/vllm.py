@@ -21,7 +21,7 @@ from fastcore.basics import patch
 from safetensors import safe_open
 from ..mark.config import DEWConfig
 from ..mark.kernels import kernels, take_texts
-from ..mark.marking import QUICK, Marker
+from ..mark.marking import QUICK, Marker, mark_step
 from ..mark.protocols import find_contexts, find_rule
 from ..mark.structured import StructuredText
 from ..models.graphs import RecordedChange
@@ -187,11 +187,11 @@ def _take(ids, step, width):
 @patch
 def _step(self:RowMarker, logits, ids, step, *more, width):
     "Take in the last tokens of texts, and mark the logits that follow them, in place"
-    text, end, rule = _take(ids, step, width), step[1], self.scheme.rule
-    start, few = torch.zeros_like(end), rule.top(logits)
-    if few is not None: rule.change(logits, *few, self._play(*few, text, start, end, *more))
-    elif logits.is_cuda: raise RuntimeError('the rule has no kernels')
-    else: logits.copy_(self._mark(logits, text, start, end, *more))
+    text, end = _take(ids, step, width), step[1]
+    new = mark_step(self.scheme, text, logits, self._state(torch.zeros_like(end), end, more), in_place=True)
+    if new is logits: return
+    if logits.is_cuda: raise RuntimeError('the rule has no kernels')       # it would hold copies of all logits
+    logits.copy_(new)
 
 # %% ../../nbs/serving/03_vllm.ipynb #4ad0b5b1
 @patch

@@ -1,4 +1,4 @@
-"""What room weights would do to the default: every stored text of the preset `standard` on the larger host, read with all positions alike and with each packaged table of room.
+"""What room weights would do to the default: every text of the preset `standard` on the larger host, read with all positions alike and with each packaged table of room.
 
     dew_eval nbs/studies/real.toml --out results/real                                                          # both on a GPU
     dew_eval nbs/studies/contexts_chat.toml nbs/studies/contexts_rewriting.toml --out results/contexts_chat
