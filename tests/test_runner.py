@@ -482,8 +482,7 @@ def test_stored_units_have_the_names_that_they_would_get_today(path):
 
 
 NOT_RUN = {"schemes_weights.toml"}  # for whoever has the weights
-NOT_YET = {"contexts": {"SynthID 4 weighted"},  # rows that wait for a run
-           "real_code": {"DEW ngram 2", "DEW standard", "EXP", "MorphMark", "SynthID 3"}}
+NOT_YET = {"real_code": {"DEW ngram 2", "DEW standard", "EXP", "MorphMark", "SynthID 3"}}  # rows that wait for a run
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda p: p.name)
