@@ -63,6 +63,17 @@ def test_flat_weights_change_no_bit(plain):
     s, t = (w.detector().scan(TEXTS[0], replicates=99) for w in (plain, flat))
     assert s.to_dict() == t.to_dict()
 
+def test_any_detector_can_be_weighted(plain, tmp_path):
+    "A packaged table by its name, without the scheme that marked: the numbers of a scheme built with it, and a file that keeps them"
+    det = plain.detector()
+    mine = det.weighted('everyday')
+    assert numbers(mine.detect(TEXTS)) == numbers(plain.with_room(RoomTable.packaged(plain.contexts.units, 'everyday')).detector().detect(TEXTS)) != numbers(det.detect(TEXTS))
+    assert numbers(mine.unweighted().detect(TEXTS)) == numbers(det.detect(TEXTS)) and det.scheme.room is None
+    mine.save(tmp_path/'everyday.dew')
+    again = Detector.load(tmp_path/'everyday.dew')
+    assert numbers(again.detect(TEXTS)) == numbers(mine.detect(TEXTS)) and again.scheme.room.soft == .3
+    with pytest.raises(ValueError, match="no table of room is called 'kitchen'"): det.weighted('kitchen')
+
 def test_by_hand(wm):
     "Score, spread and effective length of one text, from the formulas"
     det = wm.detector()

@@ -65,7 +65,7 @@ class DEWConfig:
     token_whitening: str|None = 'frequency' # 'uniform' (the paper), 'frequency' or None
     shrinkage: float = 0.05 # of the token covariance
     null: str = 'key' # scores are judged over keys ('key') or by the paper's test ('iid')
-    room: str|None = None # weights of positions in reading: None, 'packaged' (prose), 'chat' (answers, code), or the digest of a table that `learn_room` made
+    room: str|None = None # weights of positions in reading: None, 'packaged' (prose), 'chat' (answers, code), 'everyday' (the same, softer), or the digest of a table that `learn_room` made
     @property
     def permuted(self) -> bool: return self.mode in PERMUTED # the meaning of tokens is taken away
     @property
@@ -124,8 +124,8 @@ def check(self:DEWConfig):
     if not _is(self.shrinkage, (int, float)) or not 0 <= self.shrinkage <= 1:
         raise ValueError(f'shrinkage must be a number from 0 to 1, got {self.shrinkage!r}')
     for name,choices in CHOICES.items(): check_choice(name, getattr(self, name), choices)
-    if self.room is not None and not (isinstance(self.room, str) and re.fullmatch('packaged|chat|[0-9a-f]{16}', self.room)): raise ValueError(
-        f"room must be None, 'packaged', 'chat' or 16 hex digits that name a learnt table, got {self.room!r}")
+    if self.room is not None and not (isinstance(self.room, str) and re.fullmatch('packaged|chat|everyday|[0-9a-f]{16}', self.room)): raise ValueError(
+        f"room must be None, 'packaged', 'chat', 'everyday' or 16 hex digits that name a learnt table, got {self.room!r}")
     if self.room and self.null != 'key': raise ValueError(
         f"room={self.room!r} weights positions, and null={self.null!r} takes all for alike: use null='key', or room=None")
     for part in (self.rule, self.contexts): part.check(self)

@@ -79,14 +79,18 @@ class RoomTable:
     deltas: dict # name of a stage: (2^bits,) int8, in 127ths
     codes: np.ndarray # (V,) of the host's tokens
     about: dict = field(default_factory=dict) # what it was learnt from
+    soft: float = 0. # added to every weight: positions differ less
     def __repr__(self): return f'RoomTable({self.digest}, mean {self.base:.3f}, learnt from {self.about.get("positions", 0):,} positions)'
     @property
-    def uneven(self) -> float: return float(self.about.get('uneven', 1.)) # E w²/(E w)² over what it was learnt from
+    def uneven(self) -> float: # E w²/(E w)² over what it was learnt from
+        m, u, c = self.base, float(self.about.get('uneven', 1.)), self.soft
+        return (u*m*m + 2*c*m + c*c)/(m + c)**2 if c else u
     @cached_property
     def digest(self) -> str:
         "16 hex digits that name the table, whatever the tokenizer"
         h = hashlib.sha256(repr(float(self.base)).encode())
         for name in STAGES: h.update(self.deltas[name].tobytes())
+        if self.soft: h.update(repr(float(self.soft)).encode())
         return h.hexdigest()[:16]
 
 # %% ../../nbs/mark/17_room.ipynb #fd7ed30c
@@ -95,10 +99,10 @@ def expected(self:RoomTable,
     ids:np.ndarray, # (T,) a text, or texts one after another
     pos:np.ndarray # (N,) positions in it
 ) -> np.ndarray: # (N,)
-    "Expected room of positions"
+    "Expected room of positions, and the constant that makes weights softer"
     three, out = last_three(self.codes, ids, pos), np.full(len(pos), self.base)
     for name,delta in self.deltas.items(): out += delta[buckets(three, name)]/127
-    return out.clip(FLOOR, 1)
+    return out.clip(FLOOR, 1) + self.soft
 
 # %% ../../nbs/mark/17_room.ipynb #2d54850b
 SHRINK = dict(shapes=20., token=8., before=8., pair=8., triple=8.)
@@ -129,7 +133,7 @@ def fit(cls:RoomTable,
 @patch
 def state(self:RoomTable) -> tuple:
     "Tensors and metadata for a file"
-    return {f'room.{k}': torch.from_numpy(v) for k,v in self.deltas.items()}, dict(base=self.base, about=self.about)
+    return {f'room.{k}': torch.from_numpy(v) for k,v in self.deltas.items()}, dict(base=self.base, about=self.about) | (dict(soft=self.soft) if self.soft else {})
 
 @patch(cls_method=True)
 def from_state(cls:RoomTable,
@@ -142,7 +146,9 @@ def from_state(cls:RoomTable,
     deltas = {k: tensors[f'room.{k}'].numpy() for k in STAGES}
     for k,(_,bits) in STAGES.items():
         if deltas[k].dtype != np.int8 or deltas[k].shape != (1 << bits,): raise ValueError(f'the stage {k!r} of the room table is garbled: ask the author of the file for a good copy')
-    return cls(float(meta['base']), deltas, token_codes(units), dict(meta['about']))
+    base, soft = float(meta['base']), float(meta.get('soft', 0.))
+    if not (0 <= base <= 1 and 0 <= soft <= 1): raise ValueError('the mean of the room table is garbled: ask the author of the file for a good copy')
+    return cls(base, deltas, token_codes(units), dict(meta['about']), soft)
 
 # %% ../../nbs/mark/17_room.ipynb #40468526
 def check_units(
@@ -151,17 +157,19 @@ def check_units(
     "Refuse units that are no tokens"
     if not isinstance(units, TokenUnits): raise ValueError('room is known by the tokens of a host, and these contexts cut texts into other units: use room=None')
 
-PACKAGED = dict(packaged='room.safetensors', chat='room_chat.safetensors')
+PACKAGED = dict(packaged=('room.safetensors', 0.), chat=('room_chat.safetensors', 0.), everyday=('room_chat.safetensors', .3)) # file, and how soft
 
 @patch(cls_method=True)
 def packaged(cls:RoomTable,
     units, # of a host
-    name:str='packaged' # of `PACKAGED`: learnt from a small host's prose, or from a chat model's answers and programs
+    name:str='packaged' # of `PACKAGED`: learnt from a small host's prose, from a chat model's answers and programs, or the same made softer
 ) -> RoomTable:
     "A table that comes with the package, for the tokens of any host"
     check_units(units)
-    with resources.as_file(resources.files('dew_nb')/'data'/PACKAGED[name]) as path: t, meta = load_artefact(path, 'room')
-    return cls.from_state(t, meta, units)
+    if name not in PACKAGED: raise ValueError(f'no table of room is called {name!r}: take one of {", ".join(map(repr, PACKAGED))}')
+    file, soft = PACKAGED[name]
+    with resources.as_file(resources.files('dew_nb')/'data'/file) as path: t, meta = load_artefact(path, 'room')
+    return cls.from_state(t, dict(meta, soft=soft), units)
 
 # %% ../../nbs/mark/17_room.ipynb #f2f93b4b
 @patch

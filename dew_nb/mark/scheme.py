@@ -165,7 +165,7 @@ def _room(config, units):
     if config.room is None: return None
     check_units(units)
     if config.room not in PACKAGED: raise ValueError(
-        f'room={config.room!r} names a table that was learnt from a host: build with room=None and call learn_room, or take room="packaged" or "chat"')
+        f'room={config.room!r} names a table that was learnt from a host: build with room=None and call learn_room, or take room="everyday", "packaged" or "chat"')
     return RoomTable.packaged(units, config.room)
 
 # %% ../../nbs/mark/30_scheme.ipynb #c027

@@ -87,6 +87,17 @@ def unweighted(self:Detector) -> Detector:
     if self.scheme.room is not None: det.calibration, det.group, det.p_kind = None, None, 'analytic'
     return det
 
+@patch
+def weighted(self:Detector,
+    room:str|RoomTable='everyday' # a packaged table, 'packaged', 'chat' or 'everyday', or one that was learnt
+) -> Detector:
+    "The same detector with positions weighted by their room; a calibration is left behind, since it is for another score"
+    det, table = copy(self), RoomTable.packaged(self.reader.units, room) if isinstance(room, str) else room
+    det.scheme = self.scheme.with_room(table)
+    if self.scheme.config.room != det.scheme.config.room: det.calibration, det.group, det.p_kind = None, None, 'analytic'
+    return det
+
+
 # %% ../../nbs/read/10_detection.ipynb #c030
 @patch
 def null(self:Detector,

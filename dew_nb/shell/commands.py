@@ -254,7 +254,7 @@ def _detect_parser():
 # %% ../../nbs/shell/01_commands.ipynb #c034
 def _beside_detector(args) -> list:
     "Options that were given although a detector file decides what they say"
-    named = [k for k in ('key_file', 'preset', 'lam', 'keys') if getattr(args, k) is not None]
+    named = [k for k in ('key_file', 'preset', 'lam', 'keys', 'room') if getattr(args, k) is not None]
     if args.key_env != 'DEW_KEY': named.append('key_env') # the default is no wish
     return ['--' + k.replace('_', '-') for k in named]
 

@@ -20,7 +20,7 @@ from dew_nb.evaluation.texts.content import machine
 from dew_nb.mark.room import RoomTable
 from dew_nb.models.tokenization import TokenUnits
 
-NAME, TABLES, LEVELS = 'DEW standard', ('packaged', 'chat'), (.05, .01, .001)
+NAME, TABLES, LEVELS = 'DEW standard', ('packaged', 'chat', 'everyday'), (.05, .01, .001)
 
 def p_values(wm, texts:list) -> np.ndarray:
     "P-values of texts as they are"

@@ -36,7 +36,7 @@ from dew_nb.read.results import can_judge
 from null_over_keys import Remembered, Z, rates, without_anchor
 
 VARIANTS = dict(tournament=dict(name='tournament'), unscreened=dict(name='standard', screen=False), screened=dict(name='standard'), standard=dict(name='standard'),
-                weighted=dict(name='standard', room='packaged'), weighted_chat=dict(name='standard', room='chat'),
+                weighted=dict(name='standard', room='packaged'), weighted_chat=dict(name='standard', room='chat'), weighted_everyday=dict(name='standard', room='everyday'),
                 calibrated=dict(name='calibrated'), calibrated_plain=dict(name='calibrated'), calibrated_sample=dict(name='calibrated'), multilingual=dict(name='multilingual'))
 FIRST = 'tournament', 'unscreened', 'screened', 'standard'   # of all lengths, without other presets
 PIECES = {50: 60, 200: 60, 800: 30, 3200: 12, 12800: 8}      # length: pieces of a kind
