@@ -4,10 +4,15 @@
     dew_eval nbs/studies/contexts_chat.toml nbs/studies/contexts_rewriting.toml --out results/contexts_chat
     python nbs/studies/room_default.py --results results/real results/contexts_chat --out nbs/studies/data     # minutes on a CPU
 
+How soft `everyday` is was chosen on the texts of the first key alone, by a rule: of 0, .1, .2, .3 and .5 added to the weights of `chat`, the least with which no column loses more than .01:
+
+    python nbs/studies/room_default.py --results results/real results/contexts_chat --soft 0 .1 .2 .3 .5 --out nbs/studies/data      # writes room_soft.parquet
+
 Marked texts and unmarked ones, edited alike, under their three keys. Writes room_default.parquet (the share with p ≤ 5%, 1% and 0.1% for each study, key, edit and reader, and for pairs of readers how many texts the one detects
 and the other does not) and room_default.json (settings, machine).
 """
 import argparse, json, time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,10 +37,23 @@ def counts(p:dict) -> dict:
     for t in TABLES: out |= {f'only {t}': int(((p[t] <= .01) & (p['alike'] > .01)).sum()), f'not {t}': int(((p[t] > .01) & (p['alike'] <= .01)).sum())}
     return out
 
+def choose(a, s, chat):
+    "TPR of the first key's marked texts by how soft the weights are"
+    readers, rows = {'alike': s.watermark.with_room(None)} | {f'{c:g}': s.watermark.with_room(replace(chat, soft=c)) for c in a.soft}, []
+    for folder in a.results:
+        r = load_results(folder)
+        t = r.texts[(r.texts['seed'] == 0) & (r.texts['source'] == NAME)]
+        for attack,d in t.groupby('attack', observed=True):
+            p = {k: p_values(w, d.sort_values('i')['text'].tolist()) for k,w in readers.items()}
+            rows.append(dict(study=r.study['name'], attack=attack, texts=len(d), **{k: float((x <= .01).mean()) for k,x in p.items()}))
+            print(rows[-1], flush=True)
+    pd.DataFrame(rows).to_parquet(a.out/'room_soft.parquet', index=False, compression='zstd')
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--results', type=Path, nargs='+', required=True, help='folders of dew_eval')
     ap.add_argument('--host', default='qwen2.5-coder-1.5b-instruct', help='an asset')
+    ap.add_argument('--soft', type=float, nargs='+', default=(), help='only choose among these, on the first key')
     ap.add_argument('--out', type=Path, required=True)
     a = ap.parse_args()
     t0, rows = time.time(), []
@@ -44,6 +62,7 @@ def main():
     first = None
     for seed in (0, 1, 2):
         s = first = find_scheme('dew')(host, enc, seed, name=NAME, preset='standard') if first is None else first.rekey(seed)
+        if a.soft: return choose(a, s, tables['chat'])
         readers = dict(alike=s.watermark.with_room(None)) | {t: s.watermark.with_room(x) for t,x in tables.items()}
         for folder in a.results:
             r = load_results(folder)
