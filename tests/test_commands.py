@@ -459,10 +459,10 @@ def test_key_and_host_detect_like_the_detector(made):
     fails('dew_detect', '--text', 'x', '--detector', broken, says='is truncated')
 
 @pytest.mark.skipif(os.name != 'posix', reason='pipes and signals of POSIX')
-def test_streams_and_closed_pipe(made):
+def test_streams_and_closed_pipe(drawn):
     "A verdict is there before the input ends; a reader that goes away ends the command quietly"
     lines = [json.dumps(dict(t=f'{i} {HUMAN}')).encode() + b'\n' for i in range(50)]
-    p = start('dew_detect', '--detector', made['det'], '--jsonl', 't', '--json', '--quiet')
+    p = start('dew_detect', '--detector', drawn['det'], '--jsonl', 't', '--json', '--quiet')
     p.stdin.write(lines[0])
     p.stdin.flush()
     ready, _, _ = select.select([p.stdout], [], [], 120)
