@@ -250,12 +250,12 @@ def test_names_that_occur_twice(made, tmp_path, kind):
     assert names == [f'Anna (row {first})', f'Anna (row {first+1})', f'row {first+2}', 'Berta'], out + err
     assert code == 1 and err.count('3 rows have no name of their own') == 1 and [r['verdict'] for r in csv.DictReader(out.splitlines())][1] == 'marked'
 
-def test_columns_that_occur_twice(made, tmp_path):
+def test_columns_that_occur_twice(drawn, tmp_path):
     "Which is meant can't be told; a number can"
     (tmp_path/'a.csv').write_text(f'answer,id,answer\n"{HUMAN}",1,"{HUMAN} Again."\n')
-    code, out, err = run('dew_detect', '--detector', made['det'], '--column', 'answer', tmp_path/'a.csv')
+    code, out, err = run('dew_detect', '--detector', drawn['det'], '--column', 'answer', tmp_path/'a.csv')
     assert code == 2 and "has the column 'answer' 2 times, as number 1, 3" in out
-    by_number, alone = (json.loads(run('dew_detect', '--detector', made['det'], '--json', *more)[1]) for more in (['--column', 3, tmp_path/'a.csv'], ['--text', f'{HUMAN} Again.']))
+    by_number, alone = (json.loads(run('dew_detect', '--detector', drawn['det'], '--json', *more)[1]) for more in (['--column', 3, tmp_path/'a.csv'], ['--text', f'{HUMAN} Again.']))
     assert by_number['z'] == alone['z'] and by_number['n_tokens'] == alone['n_tokens']
 
 def test_hidden_text_of_a_page(made, tmp_path):
@@ -293,19 +293,19 @@ def test_a_note_for_what_repeats_itself(made):
     out = run('dew_detect', '--detector', made['det'], '--text', '&' + 'lamp;'*3000)[1]
     assert 'too short to say' in out and 'repeats itself' in out and 'reads words' not in out
 
-def test_keys_are_claims(made, tmp_path):
+def test_keys_are_claims(drawn, tmp_path):
     "Once a run, not once a row, it is said that key and scheme are the file's own words; not if its signature was checked, nor if there is no file"
-    ask = lambda *a: run('dew_detect', '--detector', made['det'], '--text', made['rows'][0]['text'], '--text', HUMAN, *a)
+    ask = lambda *a: run('dew_detect', '--detector', drawn['det'], '--text', drawn['text'], '--text', HUMAN, *a)
     for more in ([], ['--scan'], ['--json'], ['--many', 'holm'], ['--info'], ['--info', '--json']):
         code, out, err = ask(*more)
         assert out.count('own claims') == 1 and 'own claims' not in err, (more, out, err)
     code, out, err = ask('--csv', '--html', tmp_path/'page.html', '--report', tmp_path/'case.html')
     assert err.count(CLAIMS) == 1 and 'own claims' not in out
     for f in ('page.html', 'case.html', 'case.json'): assert (tmp_path/f).read_text().replace('&#x27;', "'").count(CLAIMS) == 1, f
-    one = json.loads(run('dew_detect', '--detector', made['det'], '--json', '--text', HUMAN)[1])
+    one = json.loads(run('dew_detect', '--detector', drawn['det'], '--json', '--text', HUMAN)[1])
     assert one['claims'] == CLAIMS
     private, public = make_key_pair(tmp_path/'lab.pem')
-    tensors, meta = load_artefact(made['det'], 'detector')
+    tensors, meta = load_artefact(drawn['det'], 'detector')
     signed = save_artefact(tmp_path/'signed.dew', 'detector', tensors, meta, private)
     for more in (['--text', HUMAN], ['--text', HUMAN, '--json'], ['--info'], ['--text', HUMAN, '--report', tmp_path/'signed.html']):
         code, out, err = run('dew_detect', '--detector', signed, '--verify-key', public, *more)
@@ -459,10 +459,10 @@ def test_key_and_host_detect_like_the_detector(made):
     fails('dew_detect', '--text', 'x', '--detector', broken, says='is truncated')
 
 @pytest.mark.skipif(os.name != 'posix', reason='pipes and signals of POSIX')
-def test_streams_and_closed_pipe(made):
+def test_streams_and_closed_pipe(drawn):
     "A verdict is there before the input ends; a reader that goes away ends the command quietly"
     lines = [json.dumps(dict(t=f'{i} {HUMAN}')).encode() + b'\n' for i in range(50)]
-    p = start('dew_detect', '--detector', made['det'], '--jsonl', 't', '--json', '--quiet')
+    p = start('dew_detect', '--detector', drawn['det'], '--jsonl', 't', '--json', '--quiet')
     p.stdin.write(lines[0])
     p.stdin.flush()
     ready, _, _ = select.select([p.stdout], [], [], 120)

@@ -317,7 +317,8 @@ def write_pages(src:Path, root:Path=ROOT) -> list[Notebook]:
 def sphinx_conf(cfg:dict) -> dict:
     "Sphinx's configuration"
     theme = dict(repository_url=cfg['git_url'], use_repository_button=True, use_download_button=False, use_fullscreen_button=False,
-                 show_navbar_depth=1, max_navbar_depth=1, show_toc_level=2, home_page_in_toc=True, navbar_persistent=[], logo=dict(text=cfg['title']))
+                 show_navbar_depth=1, max_navbar_depth=1, show_toc_level=2, home_page_in_toc=True, navbar_persistent=[], logo=dict(text=cfg['title']),
+                 collapse_navbar=True)        # the sidebar shows pages alone: else Sphinx copies all headings of all pages for every page
     return dict(
         project=cfg['title'], author=cfg['author'], copyright=cfg['copyright'], version=cfg['version'], release=cfg['version'],
         html_title=cfg['title'], language='en', smartquotes=False, extensions=['myst_nb', 'sphinx_copybutton'],

@@ -9,6 +9,7 @@ __all__ = ['ContextTransform', 'RecentVectors', 'row_bytes', 'encode_texts', 'To
 # %% ../../nbs/mark/10_context.ipynb #c002
 import inspect
 from collections import OrderedDict
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from threading import Lock
@@ -275,11 +276,16 @@ def kept_tokenizer(
     "The tokenizer that was kept"
     return _tokenizer_of(tensors['tokenizer'].cpu().numpy().tobytes().decode())
 
+@lru_cache(4)
+def _units_of(text): return TokenUnits(_tokenizer_of(text))
+
 def kept_units(
     tensors:dict # likewise
 ) -> TokenUnits:
     "Its tokens as units, with the special ids that were kept: a bare tokenizer knows fewer"
-    return TokenUnits(kept_tokenizer(tensors), tensors['special'].cpu().numpy())
+    new = copy(_units_of(tensors['tokenizer'].cpu().numpy().tobytes().decode()))
+    new.special = tensors['special'].cpu().numpy()
+    return new
 
 # %% ../../nbs/mark/10_context.ipynb #c058
 @patch

@@ -159,6 +159,7 @@ def isotropy(
     w = np.ones(len(U)) if weights is None else np.asarray(weights, np.float64)
     w = w*usable
     w /= w.sum()
-    M = (U*w[:,None].astype(np.float32)).T @ U
+    R = U*np.sqrt(w)[:,None].astype(np.float32)
+    M = R.T @ R                                # one factor: numpy computes half of it
     return dict(mean_cosine=float(((w @ U)**2).sum()),
                 effective_dim=float(np.trace(M)**2/(M**2).sum()))

@@ -5,7 +5,7 @@
 # %% ../../../nbs/evaluation/studies/08_results.ipynb #f5edfb3d
 from __future__ import annotations
 import fnmatch, itertools, math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from html import escape
 from pathlib import Path
@@ -35,11 +35,18 @@ class Groups:
         return sorted(set(self.null) & set(self.marked) & set(self.unmarked))
 
 # %% ../../../nbs/evaluation/studies/08_results.ipynb #7edc5ccc
+def _split(d, by, column):
+    "(values of the columns `by`, array of another column) for each of their combinations; as `groupby`, and quicker"
+    of = d.groupby(by).ngroup().to_numpy()
+    order = np.argsort(of, kind='stable')
+    first = np.flatnonzero(np.diff(of[order], prepend=-1))
+    keys = zip(*(d[c].to_numpy()[order[first]] for c in by))
+    return zip(keys, np.split(d[column].to_numpy()[order], first[1:]))
+
 def _by_seed(d):
     "Scores by who wrote and by attack, and of these by seed"
     out = {}
-    for (source,attack,seed),x in d.groupby(['source', 'attack', 'seed']).score:
-        out.setdefault((source, attack), {})[seed] = x.to_numpy()
+    for (source,attack,seed),x in _split(d, ['source', 'attack', 'seed'], 'score'): out.setdefault((source, attack), {})[seed] = x
     return out
 
 def _groups(by, scheme, negatives, attack):
@@ -68,8 +75,7 @@ def _same_key(d):
     "A scheme's scores of unmarked texts, by attack and key: of the other seeds, else of the same"
     if (d.key != d.seed).any(): d = d[d.key != d.seed]
     out = {}
-    for (a,k),x in d.groupby(['attack', 'key']).score:
-        out.setdefault(a, {})[k] = x.to_numpy()
+    for (a,k),x in _split(d, ['attack', 'key'], 'score'): out.setdefault(a, {})[k] = x
     return out
 
 def _key_rates(marked, whole, attacked, fprs):
@@ -101,8 +107,7 @@ def _own_rates(g, scheme, negatives, fprs):
     if 'p_value' not in g: return
     g = g[g.p_value.notna()]
     for name,source in (('detected', scheme), ('fpr', negatives)):
-        for (attack,seed),p in g[g.source == source].groupby(['attack', 'seed']).p_value:
-            p = p.to_numpy()
+        for (attack,seed),p in _split(g[g.source == source], ['attack', 'seed'], 'p_value'):
             for f in fprs: yield attack, name, f, seed, float((p <= f).mean()), len(p), math.nan
 
 # %% ../../../nbs/evaluation/studies/08_results.ipynb #e4ea20de
@@ -151,6 +156,23 @@ def _figures(results, fprs, statistic, negatives):
     "(scheme, host, encoder, attack, measure, nominal, seed, value, texts, variance)"
     return [*_score_figures(results, fprs, statistic, negatives), *_quality_figures(results)]
 
+# %% ../../../nbs/evaluation/studies/08_results.ipynb #f2db2678
+def _version(results):
+    "What the figures of a pack depend on; None if a run may still add to them"
+    parts = [_version(r) for r in results.more]
+    if not results.packed or None in parts: return None
+    stats = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in sorted(results.path.iterdir())]
+    return str(results.path.absolute()), repr(results.study), *stats, *parts
+
+@dataclass(frozen=True)
+class _Kept:
+    "Results that are the same as others of their version"
+    version: tuple|Results
+    results: Results = field(compare=False)
+
+def _kept(results): return _Kept(_version(results) or results, results)
+
+
 # %% ../../../nbs/evaluation/studies/08_results.ipynb #574881b4
 _KEY = ['scheme', 'host', 'encoder', 'attack', 'measure', 'nominal']
 
@@ -163,12 +185,12 @@ def _interval(measure, v, n, var):
     if measure.startswith('ppl'): return ratio_over_seeds(v, var, n)
     return mean_over_seeds(v, var, n) if _is_quality(measure) else rate_over_seeds(v, n)
 
-@lru_cache(maxsize=4)
-def _cells(results, fprs, statistic, negatives):
+@lru_cache(maxsize=16)
+def _cells(kept, fprs, statistic, negatives):
     "The frame of `cells`, once for all tables"
     import pandas as pd
     by, rows = {}, []
-    for *key,seed,value,texts,variance in _figures(results, fprs, statistic, negatives):
+    for *key,seed,value,texts,variance in _figures(kept.results, fprs, statistic, negatives):
         by.setdefault(tuple(key), []).append((value, texts, variance))
     for key,g in by.items():
         v, n, var = np.array(g, float).T
@@ -186,7 +208,7 @@ def cells(
     negatives:str='none', # label of the texts without a mark, such as "human"
 ): # DataFrame: scheme, host, encoder, attack, measure, nominal, value, low, high, half, seeds, texts, effective, interval, protocol
     "The figures of the table, one a row, with 95% intervals over texts and keys"
-    f = _cells(results, tuple(fprs), statistic, negatives)
+    f = _cells(_kept(results), tuple(fprs), statistic, negatives)
     how = np.where(f.seeds > 1, 'leave one seed out', 'own seed')
     how = np.where(f.measure.str.endswith('_key'), 'same key', how)
     is_rate = f.measure.str.startswith('tpr')
@@ -468,6 +490,13 @@ def table(
     return Table(c, columns, rows, results.negatives, command)
 
 # %% ../../../nbs/evaluation/studies/08_results.ipynb #f324b737
+@lru_cache(maxsize=4)
+def _own_p_values(kept):
+    "For each scheme and attack the p-values of the scheme's own texts, by seed and text"
+    d = kept.results.scores
+    d = d[(d.source == d.scheme) & d.p_value.notna()].drop_duplicates(['scheme', 'attack', 'seed', 'i'])
+    return {of: x.set_index(['seed', 'i']).p_value for of,x in d.groupby(['scheme', 'attack'], observed=True)}
+
 def difference(
     results:Results|str|Path, # results, or their folder
     a:str, # a scheme's label
@@ -477,11 +506,11 @@ def difference(
     level:float=.95, # confidence level
 ) -> Estimate: # TPR of `a` minus TPR of `b`, over the keys that both have
     "How much more one scheme detects than another"
-    d = (results if isinstance(results, Results) else load_results(results)).scores
-    d = d[(d.source == d.scheme) & d.p_value.notna()]
-    check_names([a, b], sorted(d.scheme.unique()), 'scheme')
-    check_names([attack], sorted(d.attack.unique()), 'attack')
-    hit = d[d.attack == attack].assign(hit=d.p_value <= alpha).pivot_table('hit', ['seed', 'i'], 'scheme', 'first', observed=True)
-    both = hit.reindex(columns=dict.fromkeys((a, b))).dropna().astype(float)
+    import pandas as pd
+    d = _own_p_values(_kept(results if isinstance(results, Results) else load_results(results)))
+    check_names([a, b], sorted({s for s,_ in d}), 'scheme')
+    check_names([attack], sorted({x for _,x in d}), 'attack')
+    found = {o: d[o, attack] for o in (a, b) if (o, attack) in d}
+    both = pd.DataFrame(found, columns=dict.fromkeys((a, b))).dropna().le(alpha).astype(float)
     if not len(both): raise ValueError(f'{a!r} and {b!r} have no texts of the same prompts after {attack!r}')
     return paired_over_seeds(*([x[o] for _,x in both.groupby('seed')] for o in (a, b)), level)
