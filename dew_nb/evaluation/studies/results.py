@@ -492,10 +492,20 @@ def table(
 # %% ../../../nbs/evaluation/studies/08_results.ipynb #f324b737
 @lru_cache(maxsize=4)
 def _own_p_values(kept):
-    "For each scheme and attack the p-values of the scheme's own texts, by seed and text"
+    "For each scheme and attack the p-values of the scheme's own texts, by host, encoder, seed and text"
     d = kept.results.scores
-    d = d[(d.source == d.scheme) & d.p_value.notna()].drop_duplicates(['scheme', 'attack', 'seed', 'i'])
-    return {of: x.set_index(['seed', 'i']).p_value for of,x in d.groupby(['scheme', 'attack'], observed=True)}
+    d = d[(d.source == d.scheme) & d.p_value.notna()].drop_duplicates(['scheme', 'attack', 'host', 'encoder', 'seed', 'i'])
+    return {of: x.set_index(['host', 'encoder', 'seed', 'i']).p_value for of,x in d.groupby(['scheme', 'attack'], observed=True)}
+
+def _one(x, scheme, **chosen):
+    "P-values of one host and one encoder, by seed and text"
+    for name,want in chosen.items():
+        has = sorted(x.index.unique(name))
+        if want is None and len(has) > 1: raise ValueError(f'{scheme!r} was run with several of {name}: {", ".join(map(repr, has))}. Say which: {name}={has[0]!r}')
+        if want is None or has == ['']: continue                                        # a scheme that needs none has ''
+        check_names([want], has, name)
+        x = x[x.index.get_level_values(name) == want]
+    return x.droplevel(list(chosen))
 
 def difference(
     results:Results|str|Path, # results, or their folder
@@ -504,13 +514,15 @@ def difference(
     attack:str='none', # after which both are read
     alpha:float=.01, # a text with a p-value of at most this is detected
     level:float=.95, # confidence level
+    host:str|None=None, # needed if there are several
+    encoder:str|None=None, # likewise
 ) -> Estimate: # TPR of `a` minus TPR of `b`, over the keys that both have
     "How much more one scheme detects than another"
     import pandas as pd
     d = _own_p_values(_kept(results if isinstance(results, Results) else load_results(results)))
     check_names([a, b], sorted({s for s,_ in d}), 'scheme')
     check_names([attack], sorted({x for _,x in d}), 'attack')
-    found = {o: d[o, attack] for o in (a, b) if (o, attack) in d}
+    found = {o: _one(d[o, attack], o, host=host, encoder=encoder) for o in (a, b) if (o, attack) in d}
     both = pd.DataFrame(found, columns=dict.fromkeys((a, b))).dropna().le(alpha).astype(float)
     if not len(both): raise ValueError(f'{a!r} and {b!r} have no texts of the same prompts after {attack!r}')
     return paired_over_seeds(*([x[o] for _,x in both.groupby('seed')] for o in (a, b)), level)
