@@ -507,6 +507,7 @@ def _one(x, scheme, **chosen):
         x = x[x.index.get_level_values(name) == want]
     return x.droplevel(list(chosen))
 
+# %% ../../../nbs/evaluation/studies/08_results.ipynb #f8529790
 def difference(
     results:Results|str|Path, # results, or their folder
     a:str, # a scheme's label
