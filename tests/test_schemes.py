@@ -232,7 +232,7 @@ def test_times_and_unmarked_rates_have_the_rows_of_both_studies(tmp_path):
     from types import SimpleNamespace
     m = script('unmarked_rates')
     rows = m.all_rows()
-    assert len(rows) == 15 and {'k-SemStamp', 'ATW', 'TS', 'Unbiased gamma statistic=ratio'} <= set(rows) and set(m.KEYS) <= set(rows)
+    assert len(rows) == 16 and {'DEW standard', 'k-SemStamp', 'ATW', 'TS', 'Unbiased gamma statistic=ratio'} <= set(rows) and set(m.KEYS) <= set(rows)
     class Even:                                        # not a watermark: the key is what is said
         def __init__(self, host, encoder, seed, name): self.name, self.seed = name, seed
         def score(self, texts): return np.full(len(texts), float(self.seed))
