@@ -204,3 +204,4 @@ def test_calibration_is_of_its_table(wm, plain):
     own = wm.detector().calibrated(fit(wm))
     assert own.calibration.token_var == pytest.approx(wm.rule.sd**2*wm.room.uneven) and wm.room.uneven > 1.1
     assert own.unweighted().calibration is None and own.unweighted().p_kind == 'analytic'
+    assert own.weighted(own.scheme.room).calibration is own.calibration and own.weighted('chat').calibration is None

@@ -80,23 +80,19 @@ def read_as(self:Detector,
 
 # %% ../../nbs/read/10_detection.ipynb #ff23afd5
 @patch
-def unweighted(self:Detector) -> Detector:
-    "The same detector with all positions alike; a calibration is left behind, since it is for the weighted score"
-    det = copy(self)
-    det.scheme = self.scheme.with_room(None)
-    if self.scheme.room is not None: det.calibration, det.group, det.p_kind = None, None, 'analytic'
+def weighted(self:Detector,
+    room:str|RoomTable|None='everyday' # a packaged table, 'packaged', 'chat' or 'everyday', or one that was learnt; None: all positions alike
+) -> Detector:
+    "The same detector with positions weighted by their room; a calibration for other weights is left behind"
+    det, table = copy(self), RoomTable.packaged(self.reader.units, room) if isinstance(room, str) else room
+    det.scheme = self.scheme.with_room(table)
+    if len({x and x.digest for x in (self.scheme.room, table)}) > 1: det.calibration, det.group, det.p_kind = None, None, 'analytic'
     return det
 
 @patch
-def weighted(self:Detector,
-    room:str|RoomTable='everyday' # a packaged table, 'packaged', 'chat' or 'everyday', or one that was learnt
-) -> Detector:
-    "The same detector with positions weighted by their room; a calibration is left behind, since it is for another score"
-    det, table = copy(self), RoomTable.packaged(self.reader.units, room) if isinstance(room, str) else room
-    det.scheme = self.scheme.with_room(table)
-    if self.scheme.config.room != det.scheme.config.room: det.calibration, det.group, det.p_kind = None, None, 'analytic'
-    return det
-
+def unweighted(self:Detector) -> Detector:
+    "The same detector with all positions alike"
+    return self.weighted(None)
 
 # %% ../../nbs/read/10_detection.ipynb #c030
 @patch

@@ -6,7 +6,7 @@
 
 How soft `everyday` is was chosen on the texts of the first key alone, by a rule: of 0, .1, .2, .3 and .5 added to the weights of `chat`, the least with which no column loses more than .01:
 
-    python nbs/studies/room_default.py --results results/real results/contexts_chat --soft 0 .1 .2 .3 .5 --out nbs/studies/data      # writes room_soft.parquet
+    python nbs/studies/room_default.py --results results/real results/contexts_chat --soft 0 .1 .2 .3 .5 --out nbs/studies/data      # writes room_soft.parquet and room_soft.json
 
 Marked texts and unmarked ones, edited alike, under their three keys. Writes room_default.parquet (the share with p ≤ 5%, 1% and 0.1% for each study, key, edit and reader, and for pairs of readers how many texts the one detects
 and the other does not) and room_default.json (settings, machine).
@@ -37,7 +37,12 @@ def counts(p:dict) -> dict:
     for t in TABLES: out |= {f'only {t}': int(((p[t] <= .01) & (p['alike'] > .01)).sum()), f'not {t}': int(((p[t] > .01) & (p['alike'] <= .01)).sum())}
     return out
 
-def choose(a, s, chat):
+def stamp(a, name, options='', **more):
+    "What a file of figures was made with, beside it"
+    command = f'python nbs/studies/room_default.py --results results/real results/contexts_chat {options}--out nbs/studies/data'
+    (a.out/f'{name}.json').write_text(json.dumps(dict(command=command, **more), indent=1) + '\n')
+
+def choose(a, s, chat, host, enc):
     "TPR of the first key's marked texts by how soft the weights are"
     readers, rows = {'alike': s.watermark.with_room(None)} | {f'{c:g}': s.watermark.with_room(replace(chat, soft=c)) for c in a.soft}, []
     for folder in a.results:
@@ -48,6 +53,7 @@ def choose(a, s, chat):
             rows.append(dict(study=r.study['name'], attack=attack, texts=len(d), **{k: float((x <= .01).mean()) for k,x in p.items()}))
             print(rows[-1], flush=True)
     pd.DataFrame(rows).to_parquet(a.out/'room_soft.parquet', index=False, compression='zstd')
+    stamp(a, 'room_soft', f'--soft {" ".join(f"{c:g}" for c in a.soft)} ', table=repr(chat), **machine(host, enc))
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -62,7 +68,7 @@ def main():
     first = None
     for seed in (0, 1, 2):
         s = first = find_scheme('dew')(host, enc, seed, name=NAME, preset='standard') if first is None else first.rekey(seed)
-        if a.soft: return choose(a, s, tables['chat'])
+        if a.soft: return choose(a, s, tables['chat'], host, enc)
         readers = dict(alike=s.watermark.with_room(None)) | {t: s.watermark.with_room(x) for t,x in tables.items()}
         for folder in a.results:
             r = load_results(folder)
@@ -73,7 +79,7 @@ def main():
             print(f'{time.time()-t0:5.0f} s: {folder.name}, key {seed}', flush=True)
     d = pd.DataFrame(rows)
     d.to_parquet(a.out/'room_default.parquet', index=False, compression='zstd')
-    (a.out/'room_default.json').write_text(json.dumps(dict(command='python nbs/studies/room_default.py --results results/real results/contexts_chat --out nbs/studies/data', tables={k: repr(x) for k,x in tables.items()}, **machine(host, enc)), indent=1) + '\n')
+    stamp(a, 'room_default', tables={k: repr(x) for k,x in tables.items()}, **machine(host, enc))
     print(d.groupby(['study', 'source', 'attack'])[[f'{r} 0.01' for r in ('alike', *TABLES)]].mean().round(3).to_string())
 
 if __name__ == '__main__': main()
