@@ -5,7 +5,7 @@ import os as _os
 _os.environ.setdefault('OMP_WAIT_POLICY', 'PASSIVE')  # before torch: its idle threads would spin, ten times as slow on a busy machine
 
 
-_HOME = dict(DEW='dew', Scheme='mark.scheme', DEWConfig='mark.config', Detector='read.detection', DetectionResult='read.detection', SecretKey='mark.keys', TokenTable='mark.tables',
+_HOME = dict(DEW='dew', Scheme='mark.scheme', DEWConfig='mark.config', Detector='read.detection', DetectionResult='read.results', SecretKey='mark.keys', TokenTable='mark.tables',
              load_host='models.hosts', load_encoder='models.encoders', wrap_host='models.hosts', wrap_encoder='models.encoders', NullCalibration='stats.calibration',
              identify='read.identification', ScanResult='read.scan',
              register_rule='mark.protocols', register_contexts='mark.protocols')

@@ -146,6 +146,98 @@ def test_boxes_that_are_signed_by_nobody(text):
     assert 'nobody signed' in c2pa.check_manifest(wrapped(forged)).why
 
 
+# ---------------------------------------------------------------- manifests that strangers sign
+def signed_by_a_stranger(words=WORDS, chain=None, claim=..., parts=(), **values):
+    "A text with a manifest whose signature holds, and with any values in its parts, any claim, any certificates"
+    data, length, before = words.encode('utf-8', 'surrogatepass'), 0, -1
+    while length != before:
+        made = c2pa._assertions(data, len(data), length, MARK, '2026-01-01T00:00:00Z')
+        made |= {k.replace('_', '-'): superbox('cbor', k.replace('_', '-'), plain_box('cbor', v if isinstance(v, bytes) else cbor(v))) for k,v in values.items()} | dict(parts)
+        store = c2pa._store(made, 'x', KEY, chain or c2pa.own_certificate(KEY)) if claim is ... else with_claim(made, claim, chain or c2pa.own_certificate(KEY))
+        length, before = lib.worst_case_wrapper_byte_length(len(store)), length
+    return words + lib.encode_wrapper_padded(store, length)
+
+
+def with_claim(made, claim, chain):
+    "The same with another claim, signed"
+    claim = claim if isinstance(claim, bytes) else cbor(claim)
+    parts = superbox('c2as', 'c2pa.assertions', *made.values()), superbox('c2cl', 'c2pa.claim.v2', plain_box('cbor', claim)), superbox('c2cs', 'c2pa.signature', plain_box('cbor', c2pa._signature(KEY, chain, claim)))
+    return superbox('c2pa', 'c2pa', superbox('c2ma', 'urn:c2pa:x', *parts))
+
+
+def binding(value): return {'c2pa.soft-binding': dict(alg=c2pa.ALGORITHM, blocks=[dict(scope={}, value=value)], pad=b'')}
+
+
+BINDINGS = [b'['*200_000, b'{"a":'*50_000, b'1'*10_000, b'"' + b'x'*300_000 + b'"', b'{"key": 1, "scheme": "a"}', b'{"key": "a"}', b'[]', b'\xff', 'text', 7, None, []]
+
+@pytest.mark.parametrize('value', BINDINGS, ids=range(len(BINDINGS)))
+def test_a_binding_of_a_stranger(value):
+    "Deep, long, of another kind: the manifest is invalid, and nothing is raised"
+    assert c2pa.check_manifest(signed_by_a_stranger()).status == 'valid'
+    made = signed_by_a_stranger(**binding(value))
+    found = c2pa.check_manifest(made)
+    assert found.status == 'invalid' and found.why and len(found.why) < 200 and found.binding is None
+
+
+def test_one_text_does_not_end_the_others(made, tmp_path):
+    "A hostile manifest in the middle of many texts"
+    good = (made/'text.txt').read_text(encoding='utf-8')
+    bad = [signed_by_a_stranger(**binding(b['value'])) for b in (dict(value=b'['*200_000),)] + ['a' + '\u0301\u0323'*100_000 + good[-1500:]]
+    (tmp_path/'log.jsonl').write_text(''.join(json.dumps(dict(t=t)) + '\n' for t in (good, *bad, good)))
+    code, out, err = call_command(commands.dew_detect, '--detector', str(made/'my.dew'), '--quiet', '--json', '--c2pa', '--jsonl', 't', str(tmp_path/'log.jsonl'))
+    assert [json.loads(l)['c2pa']['status'] for l in out.splitlines()[:4]] == ['valid', 'invalid', 'invalid', 'valid'], err
+
+
+def test_parts_of_a_stranger():
+    "Thousands of parts that are each looked for among all, one part named thousands of times, words for a terminal, a number where bytes are expected"
+    import time
+    begin, many = time.monotonic(), {f'a{i}': superbox('cbor', f'a{i}', plain_box('cbor', b'\x01')) for i in range(3000)}
+    assert 'more than 100 parts' in c2pa.check_manifest(signed_by_a_stranger(parts=many)).why
+    claim = dict(created_assertions=[dict(url='self#jumbf=c2pa.assertions/c2pa.hash.data', hash=b'')]*9000, alg='sha256')
+    assert 'more than 100 parts' in c2pa.check_manifest(signed_by_a_stranger(claim=claim)).why
+    named = superbox('cbor', '\x1b[2J\x9b' + 'x'*500, plain_box('cbor', b'\x01'))
+    why = c2pa.check_manifest(signed_by_a_stranger(parts=dict(x=named), claim=dict(created_assertions=[dict(url='a/\x1b[2J\x9b' + 'x'*500, hash=b'')], alg='sha256'))).why
+    assert why.isprintable() and 'was changed' in why and len(why) < 100
+    assert 'has more than' in c2pa.check_manifest(WORDS + lib.encode_wrapper(b'\0'*1_100_000)).why
+    huge = superbox('c2pa', 'c2pa', superbox('c2ma', 'x', superbox('c2as', 'c2pa.assertions'), superbox('c2cl', 'c2pa.claim.v2', plain_box('cbor', cbor({}))),
+        superbox('c2cs', 'c2pa.signature', plain_box('cbor', cbor([2**50, {}, None, b''])))))
+    assert c2pa.check_manifest(wrapped(huge)).status == 'invalid'
+    assert time.monotonic() - begin < 60
+
+
+plain = st.none() | st.booleans() | st.integers(-2**63, 2**64 - 1) | st.binary(max_size=20) | st.text(max_size=12)
+values = st.recursive(plain, lambda v: st.lists(v, max_size=3) | st.dictionaries(st.text(max_size=8) | st.integers(0, 99), v, max_size=3), max_leaves=8)
+labels = st.sampled_from(['c2pa.actions.v2', 'c2pa.hash.data', 'c2pa.soft_binding', 'other'])
+fields = st.sampled_from(['alg', 'blocks', 'actions', 'exclusions', 'hash', 'pad', 'name'])
+known = st.dictionaries(fields, values | st.just(c2pa.ALGORITHM) | st.lists(st.dictionaries(st.sampled_from(['scope', 'value', 'when', 'action']), values, max_size=3), max_size=2), max_size=4)
+
+
+@settings(max_examples=120, deadline=None)
+@given(parts=st.dictionaries(labels, values | known, max_size=3))
+def test_any_parts_of_a_stranger(parts):
+    "Any values in parts that are signed: an answer in plain words that JSON can hold"
+    said = c2pa.with_mark(c2pa.check_manifest(signed_by_a_stranger(**parts)), True, MARK)
+    assert said['status'] in ('valid', 'invalid') and len(json.dumps(said, allow_nan=False)) < 2000 and c2pa.manifest_words(said, True).isprintable()
+
+
+@settings(max_examples=120, deadline=None)
+@given(claim=values | st.dictionaries(st.sampled_from(['created_assertions', 'gathered_assertions', 'assertions', 'alg', 'claim_generator_info']), values | st.lists(
+    st.dictionaries(st.sampled_from(['url', 'hash', 'alg']), values | st.just('a/c2pa.hash.data'), max_size=3), max_size=3), max_size=4) | st.binary(max_size=40))
+def test_any_claim_of_a_stranger(claim):
+    found = c2pa.check_manifest(signed_by_a_stranger(claim=claim))
+    assert found.status == 'invalid' and found.why.isprintable()
+
+
+@settings(max_examples=200, deadline=None)
+@given(at=st.integers(0, 10**6), byte=st.integers(0, 255), more=st.binary(max_size=3))
+def test_any_certificate_of_a_stranger(at, byte, more):
+    "A certificate with one byte changed, in a manifest that is signed again: whatever the library that reads certificates raises"
+    cert = bytearray(c2pa.own_certificate(KEY)[0])
+    cert[at % len(cert)] = byte
+    found = c2pa.check_manifest(signed_by_a_stranger(chain=[bytes(cert) + more]))
+    assert found.status in ('valid', 'invalid') and (found.status == 'invalid' or found.signer == c2pa.signer_name(KEY.public_key()))
+
+
 # ---------------------------------------------------------------- with the mark
 def test_the_score_is_that_of_the_visible_text(made):
     "With and without the manifest: the same score, the same p-value, the same tokens"

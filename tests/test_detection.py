@@ -7,7 +7,7 @@ import pytest
 from dew_nb import DEW, DEWConfig, SecretKey, identify, load_host
 from dew_nb.read.evidence import measure
 from dew_nb.read.scan import ScanOptions, scan_document
-from quick import Letters
+from quick import Letters, toy_host
 
 KEY, OTHER = SecretKey(b'an example key: never use this one'), SecretKey(b'another key, also only for show')
 
@@ -116,6 +116,14 @@ def test_measure_in_pieces(pair, encoded, monkeypatch):
             np.testing.assert_allclose(o.cov, x.cov, atol=1e-3)
             assert o.mean == pytest.approx(x.mean, abs=1e-6) and o.pairs == pytest.approx(x.pairs, rel=1e-4)
 
+
+def test_identify_counts_as_each_rule_does():
+    "Detectors of two rules over the same contexts: what one counts once by pairs, the other counts once by windows"
+    dets = {r: DEW.build(toy_host(), Letters(), SecretKey(bytes(32)), DEWConfig(rule=r, contexts='encoder'), progress=False).detector() for r in ('bias', 'tournament')}
+    text = 'The sea was quiet and the boats were home. The sea was quiet and the men were home. '*6
+    alone = [d.detect(text) for d in dets.values()]
+    assert alone[0].n_scored > alone[1].n_scored
+    assert [(r.n_scored, r.z) for r in identify(text, dets).results] == [(r.n_scored, pytest.approx(r.z)) for r in alone]
 
 def test_identify_very_long_text(pair, encoded, monkeypatch):
     "identify goes through a very long text in pieces, too, and encodes them once for all keys"

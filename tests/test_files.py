@@ -320,3 +320,64 @@ def test_the_service_escapes_too(bad):
         r = client.get(path)
         assert BAD not in r.text and 'alert(1)' not in re.sub('&lt;script&gt;alert\\(1\\)|onerror=alert\\(1\\)&gt;', '', r.text)
         assert "script-src 'self'" in r.headers['content-security-policy'] and 'unsafe-inline' not in r.headers['content-security-policy'].replace("style-src-attr 'unsafe-inline'", '')
+
+
+# ---------------------------------------------------------------- small files that stand for large ones
+def docx(body, **more):
+    "A Word document with this XML in its body, and other parts"
+    import io, zipfile
+    document = pytest.importorskip('docx').Document()
+    document.add_paragraph('HERE')
+    made, out = io.BytesIO(), io.BytesIO()
+    document.save(made)
+    with zipfile.ZipFile(made) as old, zipfile.ZipFile(out, 'w', zipfile.ZIP_DEFLATED) as new:
+        for i in old.infolist():
+            b = old.read(i)
+            if i.filename == 'word/document.xml': b = re.sub(rb'<w:p>(?:(?!</w:p>).)*HERE.*?</w:p>', lambda m: m[0] + body, b, flags=re.S)
+            new.writestr(i.filename, b)
+        for name,b in more.items(): new.writestr(f'word/media/{name}', b)
+    return out.getvalue()
+
+
+BOMBS = {'paragraphs': lambda: docx(b'<w:p><w:r><w:t>a</w:t></w:r></w:p>'*800_000), 'one word': lambda: docx(b'<w:p><w:r><w:t>' + b'a'*50_000_000 + b'</w:t></w:r></w:p>'),
+         'a picture': lambda: docx(b'', big=b'\0'*300_000_000), 'elements': lambda: docx(b'<w:p/>'*600_000 + b'<w:p><w:r><w:t>' + bytes(np.random.default_rng(0).integers(97, 123, 200_000, np.uint8)) + b'</w:t></w:r></w:p>')}
+
+@pytest.mark.parametrize('name', BOMBS)
+def test_documents_that_unfold(name, tmp_path):
+    "A small file that unfolds to much is refused by name; memory stays what it was, and the other files are read"
+    (tmp_path/'bomb.docx').write_bytes(BOMBS[name]())
+    (tmp_path/'good.txt').write_text(TEXT)
+    assert (tmp_path/'bomb.docx').stat().st_size < 1_500_000
+    code = ('import resource, sys; from dew_nb.serving.documents import named_documents; from docx import Document; Document()\n'
+            'used = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\nbefore = used()\n'
+            'for name,text,how in named_documents([sys.argv[1]]): print(type(text).__name__, text)\nprint((used() - before)//1024)')
+    r = subprocess.run([sys.executable, '-c', code, str(tmp_path)], env=dict(PYTHONPATH=str(ROOT), PATH='/usr/bin:/bin'), text=True, capture_output=True, timeout=120)
+    assert r.returncode == 0, r.stderr
+    refused, good, megabytes = r.stdout.splitlines()
+    assert refused.startswith('UsageError') and 'bomb.docx' in refused and good == f'str {TEXT}' and int(megabytes) < 60, r.stdout
+
+
+def test_cells_are_read_once():
+    "However many columns a cell says that it spans"
+    from dew_nb.serving.documents import docx_text
+    cell = lambda text, more=b'': b'<w:tc><w:tcPr>' + more + b'</w:tcPr><w:p><w:r><w:t>' + text + b'</w:t></w:r></w:p></w:tc>'
+    row = b'<w:tr>' + cell(b'wide', b'<w:gridSpan w:val="2000000000"/>') + cell(b'next') + b'</w:tr>'
+    assert docx_text(docx(b'<w:tbl><w:tblPr/><w:tblGrid/>' + row + b'</w:tbl>')) == 'HERE\nwide next'
+
+
+def test_pages_without_end():
+    "A PDF that names one page many times, one that draws much, and one that says too much"
+    from dew_nb.serving.documents import FileLimits, pdf_text
+    pytest.importorskip('pypdf')
+    def pdf(n, content):
+        body = [b'<</Type/Catalog/Pages 2 0 R>>', b'<</Type/Pages/Kids[' + b'3 0 R '*n + b']/Count %d>>' % n, b'<</Type/Page/Parent 2 0 R/MediaBox[0 0 9 9]/Contents 4 0 R/Resources<</Font<</F1 5 0 R>>>>>>',
+                b'<</Length %d>>stream\n%s\nendstream' % (len(content), content), b'<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>']
+        out, at = b'%PDF-1.4\n', []
+        for i,p in enumerate(body, 1):
+            at.append(len(out))
+            out += b'%d 0 obj%s endobj\n' % (i, p)
+        return out + b'xref\n0 6\n0000000000 65535 f \n%strailer<</Size 6/Root 1 0 R>>\nstartxref\n%d\n%%%%EOF' % (b''.join(b'%010d 00000 n \n' % x for x in at), len(out))
+    say = b'BT /F1 12 Tf (A word) Tj ET'
+    assert pdf_text(pdf(3, say)) == 'A word\nA word\nA word'
+    for n,content,limits,why in ((12_000, say, FileLimits(), 'pages'), (50, say*40, FileLimits(drawing=20_000), 'drawing commands'), (50, say*40, FileLimits(characters=2000), 'characters')):
+        with pytest.raises(ValueError, match=f'x.pdf has .*{why}'): pdf_text(pdf(n, content), 'x.pdf', limits)

@@ -16,12 +16,16 @@ from hypothesis import strategies as st
 
 from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_host
 from dew_nb.models.artefacts import load_artefact
+from dew_nb.serving.documents import read_again
 from dew_nb.serving.inputs import Shard, UsageError, as_text, cut_lines, encoding_of, named_texts, shard_texts, shorten
 from dew_nb.read.normalization import NORMALISATIONS, PASSES, normalise, undo_all, where
 from dew_nb.models.signing import Ed25519PrivateKey, canonical, check_signature, sign_record, verify_bytes
 from dew_nb.models.stopping import Stopped, stop_when
 from dew_nb.read.text import READINGS, clean, ordinary
-from dew_nb.read.verdicts import printable
+from dew_nb.read.verdicts import NOT_JUDGED, judge_with, printable
+from dew_nb.serving.report import detector_entry, file_entry, make_report, write_report
+from dew_nb.serving.reportcheck import (Check, check_again, check_facts, check_file, check_page, check_page_again, check_words,
+    judge_again, read_report)
 from dew_nb.mark.words import LONGEST, word_spans
 from dew_nb.mark.wordspace import Lexicon, WordProjection
 from hard_texts import HARD
@@ -226,6 +230,47 @@ def test_signatures(one, other, stored):
     assert not verify_bytes(KEY.public_key(), b'', stored, 'example')
 
 
+# ---------------------------------------------------------------- evidence reports
+@pytest.fixture(scope='module')
+def report(det, tmp_path_factory):
+    "A report about a file and a text, and what checks one"
+    d = tmp_path_factory.mktemp('report')
+    (d/'a.txt').write_text('The old house by a river and its quiet garden, where nobody ever walks in the evening.')
+    judged = list(judge_with(dict(one=det))(['a.txt', 'note'], [(d/'a.txt').read_text(), 'A note.']))
+    record = make_report(judged, [detector_entry('one', det)], .01, [file_entry(d/'a.txt', 'utf-8') | dict(name='a.txt')], ['a.txt'])
+    page, data = write_report(d/'case.html', record, judged)
+    def checks(path):
+        try: said = read_report(path)
+        except ValueError as e: return [Check(False, str(e))]
+        found = judge_again(said, {r['name']: det for r in said['detectors']} or dict(one=det))
+        return [check_page(said, page), check_words(said), check_file(said, d/'a.txt', read_again), *check_again(said, found), check_page_again(said, page, found),
+                check_facts(said, dict(one=det), [None])]
+    assert [c.ok for c in checks(data)] == [None, True, True, True, True, True, True]
+    return json.loads(data.read_text()), checks
+
+
+def places(x, at=()): return [at] + [p for k in (x if isinstance(x, dict) else range(len(x)) if isinstance(x, list) else ()) for p in places(x[k], (*at, k))]
+
+
+@settings(max_examples=2*EXAMPLES)
+@given(change=st.data())
+def test_forged_reports(report, change):
+    "Anything in the place of anything: a check says that it is wrong, and nothing else happens"
+    record, checks = report
+    at = change.draw(st.sampled_from(places(record)[1:]))
+    new, into = change.draw(values), json.loads(json.dumps(record))
+    inside = into
+    for k in at[:-1]: inside = inside[k]
+    old, inside[at[-1]] = inside[at[-1]], new
+    with TemporaryDirectory() as d:
+        (Path(d)/'case.json').write_text(json.dumps(into))
+        said = checks(Path(d)/'case.json')
+    number = lambda x: isinstance(x, (int, float)) and not isinstance(x, bool)
+    close = isinstance(old, float) and number(new) and abs(new) < 1e300 and abs(new - old) <= .5*max(1, abs(old))       # may be a matter of digits
+    assert close or type(old) is type(new) and old == new or any(c.ok is False for c in said)
+    assert all(str(c).isprintable() for c in said)
+
+
 # ---------------------------------------------------------------- texts from files
 marks = st.sampled_from([b'', b'\xef\xbb\xbf', b'\xff\xfe', b'\xfe\xff', b'\xff\xfe\0\0', b'\0\0\xfe\xff'])
 lines = st.lists(st.binary(max_size=30) | texts.map(lambda t: json.dumps(dict(text=t)).encode()) | values.map(lambda v: json.dumps(v).encode())
@@ -295,4 +340,4 @@ def test_good_questions(client, text, alpha, scan, tokens):
     r = client.post('/scan' if scan else '/detect', headers={'Content-Type': 'application/json'},
                     content=json.dumps(dict(text=text, alpha=alpha, html=True, tokens=tokens, detector='one')))       # ASCII: halves of characters too
     row = r.json()['results'][0]
-    assert r.status_code == 200 and 0 <= row['p_value'] <= 1 and row['verdict'] in ('marked', 'not marked', 'too short to say')
+    assert r.status_code == 200 and 0 <= row['p_value'] <= 1 and row['verdict'] in ('marked', 'not marked', 'too short to say', NOT_JUDGED)

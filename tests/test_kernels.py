@@ -116,6 +116,40 @@ def check_step():
     assert (got - x.softmax(-1)).abs().max() > .01
 
 
+def check_whole():
+    "A whole step in place, and rows that may not be marked"
+    import torch
+    from dew_nb.mark.compiled import TURN
+    from dew_nb.mark.kernels import mark_logits
+    from dew_nb.mark.marking import mark_step
+
+    s = scheme()
+    x = torch.randn(4, 49_152, generator=torch.Generator().manual_seed(4))*3
+    text, state = placed(s, candidates())[2]
+    for allowed in (None, torch.tensor([True, True, False, True])):
+        state.allowed = allowed
+        got, want = mark_logits(x.clone(), 256, text, state, s.contexts, s.rule, TURN).softmax(-1), mark_step(s, text, x, state).softmax(-1)
+        torch.testing.assert_close(got, want, atol=1e-5, rtol=0)
+        assert ((got - x.softmax(-1)).abs().amax(1) > .01).tolist() == [True, False, allowed is None, False]
+
+
+def check_layers():
+    "More layers than one integer has bits, and an odd number"
+    import torch
+    from dew_nb.mark.kernels import play_candidates
+    from dew_nb.mark.tournament import tournament
+
+    g = torch.Generator().manual_seed(5)
+    p, ids, rows = torch.randn(2, 200, generator=g).mul(2).softmax(-1)*.9, torch.stack([torch.randperm(500, generator=g)[:200] for _ in range(2)]), torch.randn(500, 40, generator=g)
+    for layers in (7, 32, 37):
+        q, on = torch.randn(2, layers, 40, generator=g), torch.rand(2, 200, generator=g) < .9
+        beta = torch.nn.functional.pad(torch.sign(q @ rows[ids].transpose(1, 2))*on[:, None], (0, 1))
+        want = tournament(torch.cat([p, 1 - p.sum(1, keepdim=True)], 1), beta, 2)
+        got = play_candidates(p.log(), ids, q, on, rows).exp()
+        torch.testing.assert_close(got[:, :-1], want[:, :-1], atol=1e-5, rtol=0)
+        torch.testing.assert_close(got[:, -1], want[:, -1]/(1 - p.sum(1)), atol=1e-4, rtol=1e-4)
+
+
 def check_taking():
     import torch
     from dew_nb.mark.kernels import take_texts
@@ -131,4 +165,4 @@ def check_taking():
 
 
 if __name__ == "__main__":
-    for check in (check_taking, check_likeliest, check_contexts, check_projection, check_tournament, check_step): check()
+    for check in (check_taking, check_likeliest, check_contexts, check_projection, check_tournament, check_layers, check_step, check_whole): check()

@@ -1,9 +1,8 @@
 "Every notebook, run as `nbdev_test` runs it"
-import os, sys
+import importlib, os, pkgutil, sys
 
-import dew_nb                                       # noqa: F401  sets the environment that every notebook begins with
+import dew_nb
 import pytest
-from conftest import freeze
 from IPython import get_ipython
 from IPython.core.interactiveshell import InteractiveShell
 from nbdev.test import test_nb as run_notebook
@@ -11,7 +10,16 @@ from nbpages import ROOT, directives, find_notebooks, settings, text
 
 run_notebook.__test__ = False                       # its name begins like a test's
 FLAGS = settings()['tst_flags'].split()
-NOTEBOOKS = find_notebooks(ROOT/settings()['nbs_path'])
+
+
+# A class that a notebook were the first to load would keep its patches: `tidy` had not seen it before
+for module in pkgutil.walk_packages(dew_nb.__path__, 'dew_nb.'): importlib.import_module(module.name)
+
+
+def is_quick(n): return not any(o in text(c['source']) for c in n.cells for o in ('load_host', 'load_results'))
+
+
+NOTEBOOKS = sorted(find_notebooks(ROOT/settings()['nbs_path']), key=is_quick)      # quick ones last, so that no worker waits long for another
 
 
 def has_long_cells(n): return any('long' in directives(text(c['source']))[0] for c in n.cells if c['cell_type'] == 'code')
@@ -34,10 +42,16 @@ def forget_the_notebook(before):
         for k in [k for k,c in known.items() if c.__module__ == '__main__']: del known[k]
 
 
+def left_by_notebooks():
+    "Attributes of the package's classes that are a notebook's functions"
+    return [f'{c.__name__}.{k}' for c in own_classes() for k,v in vars(c).items()
+            if getattr(getattr(v, '__func__', v), '__module__', None) == '__main__']
+
+
 @pytest.fixture
 def tidy():
     "nbdev keeps a notebook's variables as long as its process lives, and many hold a language model: let go of them"
-    env, path, before, modules = dict(os.environ), sys.path[:], {c: dict(vars(c)) for c in own_classes()}, len(sys.modules)
+    env, path, before = dict(os.environ), sys.path[:], {c: dict(vars(c)) for c in own_classes()}
     yield
     forget_the_notebook(before)
     if shell := get_ipython(): shell.reset(new_session=False)
@@ -45,7 +59,7 @@ def tidy():
     os.environ.clear()
     os.environ.update(env)
     sys.path[:] = path
-    if len(sys.modules) > modules: freeze()
+    assert not left_by_notebooks()
 
 
 @pytest.mark.parametrize('notebook', NOTEBOOKS, ids=lambda n: n.rel)

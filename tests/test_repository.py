@@ -4,7 +4,7 @@ from pathlib import Path
 
 import check, readme
 import pytest
-from nbpages import ROOT, find_notebooks, settings, text
+from nbpages import FOLDERS, ROOT, find_notebooks, settings, text
 
 def tracked():
     "The files of the project; from git where there is one, else all that are not ignored by name"
@@ -15,7 +15,7 @@ def tracked():
 
 def readable(p:Path) -> str:
     "The text of a file, of a notebook without its images; nothing for binary files and vendored code"
-    if 'vendor' in p.parts or p.suffix in ('.png', '.jpg', '.safetensors', '.parquet'): return ''
+    if 'vendor' in p.parts or {*p.suffixes} & {'.png', '.jpg', '.safetensors', '.parquet'}: return ''
     if p.suffix in ('.gz', '.xz'): return {'.gz': gzip, '.xz': lzma}[p.suffix].decompress(p.read_bytes()).decode()
     s = p.read_text(encoding='utf-8')
     if p.suffix != '.ipynb': return s
@@ -74,10 +74,22 @@ def test_continuous_integration_names_files_that_are_there():
         for name in named: assert any(p.is_file() for p in ROOT.glob(name)), f'{f.name}: {name}'
     assert "hashFiles('nbs/" in (ROOT/'.github/workflows/ci.yml').read_text(encoding='utf-8')
 
-def test_contributing_knows_every_decade():
-    "Each decade that has a notebook stands in the table, and no other"
-    said = {int(x) for x in re.findall(r'^\| (\d)0–\d9 \|', (ROOT/'CONTRIBUTING.md').read_text(encoding='utf-8'), re.M)}
-    assert said == {int(p.name[0]) for d in ('nbs', 'nbs/evaluation') for p in (ROOT/d).glob('[0-9]*.ipynb')}
+COMMAND = re.compile(r'\bpython3? ((?:nbs|tools|tests)/[\w/]+\.py)')
+
+def test_commands_name_scripts_that_are_there():
+    "On pages, in the code, and in what studies have stored"
+    kept = '.ipynb', '.py', '.md', '.json', '.toml', '.yml'
+    texts = {str(p.relative_to(ROOT)): readable(p) for p in tracked() if p.suffix in kept or p.name == 'Makefile'}
+    named = {(f, m[1]) for f,s in texts.items() for m in COMMAND.finditer(s)}
+    assert len(named) > 100 and [o for o in named if not (ROOT/o[1]).is_file()] == []
+    assert [f for f,s in texts.items() if 'tools/study_' in s and ROOT/f != Path(__file__).resolve()] == []
+
+def test_contributing_knows_every_folder():
+    "Each folder of modules stands in the table, in the order in which they may use each other, and no other"
+    said = re.findall(r'^\| `(\w+|dew\.ipynb)` \|', (ROOT/'CONTRIBUTING.md').read_text(encoding='utf-8'), re.M)
+    there = {p.name for p in (ROOT/'nbs').iterdir() if p.is_dir() and p.name[0] not in '_.'} - {'tutorials', 'studies'}
+    assert set(said) == there | {'dew.ipynb'} and len(said) == len(set(said))
+    assert said == list(dict.fromkeys(g.partition('/')[0] or 'dew.ipynb' for g in FOLDERS))
 
 # The glossary of our style: words of our own on the left of it, for which the field has words
 OURS = re.compile(r"\b(found|accus\w*|innocen\w*|surer|everyday sampler|shy|timid|safe side|blanks|doors?|lumps?|said alike|dear(?:er)?|prices?|thie(?:f|ves)"

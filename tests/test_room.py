@@ -1,5 +1,7 @@
 """Room weights: the null stays exact, nothing changes without them, and every way of reading agrees."""
 import json
+import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,20 +11,26 @@ from quick import Letters, toy_host
 from tokenizers import Tokenizer, models
 
 from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_encoder, load_host
-from dew_nb.mark.room import STAGES, RoomTable, check_units, position_weights
+from dew_nb.mark.room import STAGES, RoomTable, check_units, position_weights, weights_so_far
 from dew_nb.mark.sources import reference_texts
-from dew_nb.models.artefacts import load_artefact
+from dew_nb.models.artefacts import load_artefact, save_artefact
 from dew_nb.models.tokenization import TokenUnits
-from dew_nb.read.evidence import measure, measure_long
+from dew_nb.read.evidence import measure, measure_long, position_scores, positions
 from dew_nb.read.fused import fuse
 from dew_nb.read.identification import identify
+from dew_nb.read.host_view import Pairs
 from dew_nb.read.over_keys import scores_over_keys
 from dew_nb.read.room_learning import learn_room, note_room
 from dew_nb.stats.calibration import NullCalibration
+from dew_nb.stats.evalues import ScoreBets
 from dew_nb.stats.keynull import TextSums
 
 KEY = SecretKey(bytes(range(32)))
 TEXTS = [t[:700] for t in reference_texts()[:4]]
+
+ANSWER = ('Regular exercise has a number of benefits for both physical and mental health. It can help to reduce the risk of heart disease, improve the quality of sleep, and reduce the symptoms of anxiety and depression. '
+          'In addition, it is important to choose an activity that you enjoy, as this will make it easier to stick to your routine. Here are some of the most common types of exercise that you can do at home.')
+FOREIGN = ['Im Hafen lag an jenem Morgen kein einziges Schiff, und die Fischer sassen schweigend vor ihren Netzen, als warteten sie auf etwas, das schon lange vorbei war. Niemand wollte der Erste sein, der nach Hause ging.']
 
 def uneven_table(units, texts, seed=0):
     "A table that makes something of every token: strong weights without any meaning"
@@ -36,7 +44,7 @@ def flat_table(units, value=1.):
     return RoomTable(value, {k: np.zeros(1 << bits, np.int8) for k,(_,bits) in STAGES.items()}, RoomTable.fit(units, [[1]], [[0]], [[1.]]).codes)
 
 @pytest.fixture(scope='module')
-def plain(): return DEW.build(toy_host(), Letters(), KEY, DEWConfig(screen=False), progress=False)     # hundreds of keys, as they are drawn
+def plain(): return DEW.build(toy_host(), Letters(), KEY, DEWConfig(screen=False, room=None), progress=False)     # hundreds of keys, as they are drawn
 
 @pytest.fixture(scope='module')
 def wm(plain): return plain.with_room(uneven_table(plain.contexts.units, reference_texts()[:100]))
@@ -65,13 +73,14 @@ def test_flat_weights_change_no_bit(plain):
 
 def test_any_detector_can_be_weighted(plain, tmp_path):
     "A packaged table by its name, without the scheme that marked: the numbers of a scheme built with it, and a file that keeps them"
-    det = plain.detector()
+    det, texts = plain.detector(), [*TEXTS, ANSWER]
     mine = det.weighted('everyday')
-    assert numbers(mine.detect(TEXTS)) == numbers(plain.with_room(RoomTable.packaged(plain.contexts.units, 'everyday')).detector().detect(TEXTS)) != numbers(det.detect(TEXTS))
+    assert numbers(mine.detect(texts)) == numbers(plain.with_room(RoomTable.packaged(plain.contexts.units, 'everyday')).detector().detect(texts)) != numbers(det.detect(texts))
+    assert numbers(mine.detect(FOREIGN)) == numbers(det.detect(FOREIGN))                                # of a kind that the table does not know
     assert numbers(mine.unweighted().detect(TEXTS)) == numbers(det.detect(TEXTS)) and det.scheme.room is None
     mine.save(tmp_path/'everyday.dew')
     again = Detector.load(tmp_path/'everyday.dew')
-    assert numbers(again.detect(TEXTS)) == numbers(mine.detect(TEXTS)) and again.scheme.room.soft == .3
+    assert numbers(again.detect(TEXTS)) == numbers(mine.detect(TEXTS)) and again.scheme.room.span == (.4, .6)
     with pytest.raises(ValueError, match="no table of room is called 'kitchen'"): det.weighted('kitchen')
 
 def test_by_hand(wm):
@@ -114,7 +123,7 @@ def test_a_marked_passage_is_found(wm):
 
 def test_subkeys(plain, wm):
     "The best sub-key is that of the weighted sum; fused detectors weight positions too"
-    many = DEW.build(plain.host, Letters(), KEY, DEWConfig(k=3, keys=2), progress=False).with_room(wm.room)
+    many = DEW.build(plain.host, Letters(), KEY, DEWConfig(k=3, keys=2, room=None), progress=False).with_room(wm.room)
     det = many.detector()
     docs = list(det.reader.read(TEXTS))
     m, = measure([many], docs)
@@ -122,6 +131,85 @@ def test_subkeys(plain, wm):
     totals = np.stack([m.sums.total(s*w) for s in scores.T], 1)
     assert m.evidence().subkey.tolist() == totals.argmax(1).tolist()
     assert [r.z for r in fuse(det, (1., 0.)).detect(TEXTS)] != pytest.approx([r.z for r in fuse(det.unweighted(), (1., 0.)).detect(TEXTS)], abs=.01)
+
+# ---------------------------------------------------------------- texts that are partly of the table's kind
+MIXED = [f'{ANSWER} {t}' for t in TEXTS[:3]]
+
+@pytest.fixture(scope='module')
+def mixed(plain):
+    "The default's table and strong weights without meaning, both with the condition, and texts between its ends"
+    everyday, docs = RoomTable.packaged(plain.contexts.units, 'everyday'), list(plain.detector().reader.read(MIXED))
+    uneven = uneven_table(plain.contexts.units, reference_texts()[:100])
+    share = [uneven.known(d.ids, d.pos) for d in docs]
+    tables = everyday, replace(uneven, span=(min(share) - .1, max(share) + .1))
+    for t in tables: assert all(t.span[0] + .01 < t.known(d.ids, d.pos) < t.span[1] - .01 for d in docs)
+    return [plain.with_room(t) for t in tables], docs
+
+def test_between_the_ends_of_the_condition(mixed, plain):
+    "Weights are partly those of the table; detect, scan, a long text and pieces agree"
+    for wm in mixed[0]:
+        t, det = wm.room, wm.detector()
+        for d in mixed[1]:
+            full, own = replace(t, span=None).expected(d.ids, d.pos), t.expected(d.ids, d.pos)
+            share = (t.known(d.ids, d.pos) - t.span[0])/(t.span[1] - t.span[0])
+            assert own == pytest.approx(share*full + (1 - share)*full.mean()) and .05 < share < .95 and 0 < own.std() < full.std()
+        want = det.detect(MIXED)
+        assert [r.z for r in want] != pytest.approx([r.z for r in plain.detector().detect(MIXED)], abs=.01)
+        assert [r.z for r in want] != pytest.approx([r.z for r in plain.with_room(replace(t, span=None)).detector().detect(MIXED)], abs=.01)
+        assert [det.scan(x, replicates=99).z_text for x in MIXED] == pytest.approx([r.z for r in want], abs=1e-3)
+        assert scores_over_keys(wm, [KEY], MIXED, progress=False)['z'][0] == pytest.approx([r.z for r in want], abs=1e-3)
+        sums = TextSums([mixed[1][0].first])
+        whole, long = measure([wm], mixed[1][:1])[0].evidence(), measure_long([wm], mixed[1][0], sums)[0].evidence()
+        assert long.mean == pytest.approx(whole.mean) and long.pairs == pytest.approx(whole.pairs, rel=1e-4) and long.weights == pytest.approx(whole.weights)
+
+def test_a_window_has_the_weights_of_its_text(mixed, plain):
+    "A scan asks the whole text how far weights count; a passage's score is the weighted mean of its positions"
+    text = f'{TEXTS[0]} {plain.generate("The", max_new_tokens=120, seed=1)} {TEXTS[1]}'
+    doc, = plain.detector().reader.read([text])
+    for wm in mixed[0]:
+        share = wm.room.known(doc.ids, doc.pos)
+        wm = plain.with_room(replace(wm.room, span=(max(0., share - .1), share + .1)))
+        det = wm.detector()
+        r, s = det.detect(text), det.scan(text, replicates=99).spans[0]
+        w = position_weights(wm.room, [doc], TextSums([doc.first]))
+        at = doc.first & (doc.pos >= s.tokens[0]) & (doc.pos < s.tokens[1])
+        assert s.score == pytest.approx((w*r.token_scores[doc.pos])[at].sum()/w[at].sum(), abs=1e-4) and w[at].std() > .05
+
+def test_sub_keys_between_the_ends(mixed, plain):
+    "The best sub-key is that of the sum with these weights, in detect and in a scan"
+    many = DEW.build(plain.host, Letters(), KEY, DEWConfig(k=3, keys=2, room=None), progress=False)
+    for wm in mixed[0]:
+        both = many.with_room(wm.room)
+        m, = measure([both], mixed[1])
+        w = position_weights(wm.room, mixed[1], m.sums)
+        totals = np.stack([m.sums.total(s*w) for s in m.fetch()[0].T], 1)
+        found = both.detector().detect(MIXED)
+        assert [r.subkey for r in found] == totals.argmax(1).tolist() and [r.score for r in found] == pytest.approx(totals.max(1)/m.sums.L)
+        scans = [both.detector().scan(x, replicates=99) for x in MIXED[:2]]
+        assert [x.z_text for x in scans] == pytest.approx([r.z for r in found[:2]], abs=1e-3)
+
+def test_a_stream_has_weights(wm, plain):
+    "Bets are as large as the weights of the text so far; pieces do not matter; the mean of E over keys is 1"
+    det, text = wm.detector(reading='raw'), ' '.join(TEXTS[:2])[:900]
+    whole, parts = det.stream(), det.stream()
+    whole.feed(text + ' ')
+    for i in range(0, len(text) + 1, 13): parts.feed((text + ' ')[i:i+13])
+    assert parts.running == pytest.approx(whole.running, abs=1e-3)
+    assert not np.allclose(whole.running, _read(plain.detector(reading='raw').stream(), text + ' '), atol=.1)
+    doc, = det.reader.read([text])
+    for t in (wm.room, replace(wm.room, span=(0., 1.)), replace(wm.room, span=(.6, .9))):
+        assert weights_so_far(t, doc)[-1] == pytest.approx(position_weights(t, [doc], TextSums([doc.first]))[-1])
+    p = positions(wm, doc.windows[doc.first][:60], doc.tokens[doc.first][:60])
+    K, a, g, e = Pairs().kernels(wm, p.ids, p.u).numpy(), weights_so_far(wm.room, doc)[doc.first][:60], torch.Generator().manual_seed(0), []
+    for _ in range(400):
+        k, bets = wm.rule.redraw(g), ScoreBets(tilts=[.06])
+        bets.add(position_scores(k, p).numpy()/k.sd, K, a)
+        e.append(np.exp(bets.log_e[-1]))
+    assert a.std() > .5 and abs(np.mean(e) - 1) < 4*np.std(e)/20 < .2
+
+def _read(stream, text):
+    stream.feed(text)
+    return stream.running
 
 def test_files(wm, plain, tmp_path):
     "A file keeps the table; one without reads as before; one that lost its table is refused"
@@ -138,7 +226,6 @@ def test_files(wm, plain, tmp_path):
 
 def test_old_files_load(plain, tmp_path):
     "A file that was written before there were weights has no such field"
-    from dew_nb.models.artefacts import save_artefact
     plain.detector().save(tmp_path/'new.dew')
     t, meta = load_artefact(tmp_path/'new.dew', 'detector')
     assert meta['config'].pop('room') is None and not any(k.startswith('room') for k in [*t, *meta])
@@ -148,6 +235,22 @@ def test_old_files_load(plain, tmp_path):
     meta['config']['room'] = 'packaged'
     save_artefact(tmp_path/'bad.dew', 'detector', t, meta)
     with pytest.raises(ValueError, match='lacks or garbles'): Detector.load(tmp_path/'bad.dew', encoder=Letters())
+
+def test_files_with_softer_weights(plain, tmp_path):
+    "For a short while `everyday` was the table of `chat` with .3 added to each weight: a file saved then reads as it read then"
+    chat = RoomTable.packaged(plain.contexts.units, 'chat')
+    plain.with_room(chat).detector().save(tmp_path/'chat.dew')
+    t, meta = load_artefact(tmp_path/'chat.dew', 'detector')
+    meta['config']['room'], meta['room'] = 'everyday', meta['room'] | dict(soft=.3)
+    save_artefact(tmp_path/'early.dew', 'detector', t, meta)
+    early = Detector.load(tmp_path/'early.dew', encoder=Letters())
+    doc, = early.reader.read(TEXTS[:1])
+    w = position_weights(early.scheme.room, [doc], TextSums([doc.first]))[doc.first]
+    raw = (chat.expected(doc.ids, doc.pos) + .3)[doc.first]
+    assert w == pytest.approx(raw/raw.mean()) and early.config.room == 'everyday'
+    assert numbers(early.detect(TEXTS)) != numbers(Detector.load(tmp_path/'chat.dew', encoder=Letters()).detect(TEXTS))
+    early.save(tmp_path/'again.dew')
+    assert numbers(Detector.load(tmp_path/'again.dew', encoder=Letters()).detect(TEXTS)) == numbers(early.detect(TEXTS))
 
 def test_what_is_refused(plain, wm):
     with pytest.raises(ValueError, match='learn_room'): DEW.build(plain.host, Letters(), KEY, wm.config, progress=False)
@@ -205,3 +308,12 @@ def test_calibration_is_of_its_table(wm, plain):
     assert own.calibration.token_var == pytest.approx(wm.rule.sd**2*wm.room.uneven) and wm.room.uneven > 1.1
     assert own.unweighted().calibration is None and own.unweighted().p_kind == 'analytic'
     assert own.weighted(own.scheme.room).calibration is own.calibration and own.weighted('chat').calibration is None
+
+def test_the_declared_table_is_found_anew():
+    "`replace` keeps what was said of weights, and finds anew what was not; the borrowed spaces of `transfer` use it so"
+    assert replace(DEWConfig(), null='iid') == DEWConfig(null='iid') and replace(DEWConfig(), mode='token_only').room is None
+    assert replace(DEWConfig(null='iid'), null='key') == DEWConfig() and replace(DEWConfig(room=None), k=5).room is None
+    assert replace(DEWConfig(null='iid'), null='key', room=None).room is None                  # said in this very call
+    assert pickle.loads(pickle.dumps(DEWConfig())) == DEWConfig.from_flat(DEWConfig().to_flat()) == DEWConfig(room='everyday') != DEWConfig(room=None)
+    with pytest.raises(ValueError, match="null='key'"): replace(DEWConfig(room='chat'), null='iid')
+    with pytest.raises(ValueError, match="null='key'"): replace(DEWConfig(), room='everyday', null='iid')

@@ -6,8 +6,8 @@ import pytest
 
 from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_encoder, load_host
 from dew_nb.mark.screening import ScreeningSample, choose_signs, screening_texts
-from dew_nb.read.scan import Positions, window_laws
-from dew_nb.read.verdicts import Judgement
+from dew_nb.read.scan import CountedPositions, ScanOptions, ScoredWindows, window_laws
+from dew_nb.read.verdicts import NOT_JUDGED, Judgement, detector_info, info_text
 
 KEY = SecretKey(bytes(range(32)))
 RUSSIAN = ('Старая гавань была тихой в то утро, и лодки ещё не вернулись с промысла. Человек стоял на берегу и смотрел на серое море. '
@@ -54,6 +54,50 @@ def test_other_scripts_do_not_collapse(wm):
     assert new.l_eff > .6*new.n_scored and old.l_eff < .25*old.n_scored
     assert new.judged and not old.judged and old.p_value == 1
 
+@pytest.fixture(scope='module')
+def old(wm): return DEW.build(wm.host, load_encoder(), KEY, DEWConfig.preset('tournament'), progress=False)
+
+def test_scans_do_not_judge_what_detect_does_not(wm, old):
+    "A long Arabic text, to the older preset: no verdict from `detect`, and none from `scan`, whatever its best window has"
+    text = '\n\n'.join(screening_texts()['ar'][:4])
+    keys = [SecretKey(bytes([i])*32) for i in range(3)]
+    for s in [old, *(old.rekey(k) for k in keys)]:
+        r, j = s.detector().scan(text, alpha=.5, replicates=99), s.detector().detect(text)
+        assert not j.judged and not r.judged and (r.p_value, r.spans) == (1., []) and r.l_eff == pytest.approx(j.l_eff, rel=.01) and r.z_text == pytest.approx(j.z, abs=.01)
+        assert Judgement.of_scan('arabic.txt', r).verdict == NOT_JUDGED and r.to_dict()['judged'] is False and 'cannot be judged' in r.to_html()
+    r = wm.detector().scan(text, replicates=99)
+    assert r.judged and r.l_eff > 200
+
+def test_collapsed_windows_are_left_out(old):
+    "Arabic in the midst of an English text: windows of English are judged, windows of Arabic are not"
+    text = '\n\n'.join([*screening_texts()['en'][:3], screening_texts()['ar'][0], *screening_texts()['en'][3:6]])
+    doc, = old.detector().reader.read([text])
+    P = CountedPositions.of(old, doc, old.contexts.encode(doc.windows))
+    w = ScoredWindows.of(old, P, doc.ids, ScanOptions(replicates=0))
+    a, b = text.index(screening_texts()['ar'][0]), text.index(screening_texts()['en'][3])
+    at = doc.offsets[doc.pos[doc.first]]
+    starts, ends = at[w.first, 0], at[w.end-1, 1]
+    arabic, english = (starts >= a) & (ends <= b), (ends <= a) | (starts >= b)
+    assert arabic.any() and not w.judged[arabic & (w.end - w.first >= 140)].any() and w.judged[english].all() and (w.t[~w.judged] == -np.inf).all()
+    assert (w.p_value[~w.judged] == 1).all()
+
+def test_short_texts_in_other_scripts_are_not_judged(wm, old):
+    "Fifty tokens of Tamil: to the older preset its scores are nearly all one; English of twenty tokens and more is judged as before"
+    tamil = 'அனைத்து மனிதர்களும் சுதந்திரமாகவே பிறக்கின்றனர்; அவர்கள் மதிப்பிலும் உரிமைகளிலும் சமமானவர்கள்'
+    r = old.detector().detect(tamil[:24])
+    assert 20 <= r.n_scored < 50 and r.l_eff < .25*r.n_scored and not r.judged and r.p_value == 1
+    assert wm.detector().detect(tamil[:24]).judged
+    for s in (wm, old):
+        for text in (ENGLISH, *screening_texts()['en'][:8]):
+            words = text.split()
+            assert all(s.detector().detect(' '.join(words[:n])).judged for n in (18, 30, 45))
+
+def test_dicts_say_unfamiliar(wm):
+    for text,told in ((ENGLISH, False), (GREEK, True)):
+        both = wm.detector().detect(text), wm.detector().scan(text, replicates=99)
+        assert [r.to_dict()['unfamiliar'] for r in both] == [told]*2
+    assert 'not screened on' in Judgement.of_scan('greek.txt', both[1]).says()
+
 def test_own_reference_is_one_kind_more(wm):
     texts = ['A short note on the tides. They turn twice a day, and the boats turn with them.']*3
     own = DEW.build(wm.host, load_encoder(), KEY, DEWConfig.preset('standard'), reference=texts, progress=False)
@@ -86,7 +130,7 @@ def test_another_language_needs_a_higher_score(wm):
 
 def test_scans_judge_each_window(wm):
     "English beside Greek is scanned as English alone, Greek is not"
-    P = [Positions.of(s, d, s.contexts.encode(d.windows)) for s in (wm, lenient(wm)) for d in wm.detector().reader.read([ENGLISH + '\n\n' + GREEK])]
+    P = [CountedPositions.of(s, d, s.contexts.encode(d.windows)) for s in (wm, lenient(wm)) for d in wm.detector().reader.read([ENGLISH + '\n\n' + GREEK])]
     (new, _), (old, _) = (window_laws(p, wm.rule, [5, 12]) for p in P)
     ratio = (new[0]/old[0]).numpy()
     assert ratio[0] == pytest.approx(1, abs=.01) and ratio[-1] > 2
@@ -105,3 +149,20 @@ def test_the_verdict_says_so(wm):
     said = Judgement.of_text('greek.txt', wm.detector().detect(GREEK*3)).says()
     assert 'not screened on' in said and said.startswith('not marked')
     assert 'screened' not in Judgement.of_text('english.txt', wm.detector().detect(ENGLISH)).says()
+
+def test_screening_can_be_switched_off(wm, capsys, monkeypatch):
+    "`screen=None` is False, as the signature of a config says it elsewhere; whoever wants a bar has one"
+    assert DEWConfig.preset('standard', screen=None) == DEWConfig.preset('standard', screen=False)
+    assert DEWConfig.preset('standard', screen=None).digest == DEWConfig.preset('standard', screen=False).digest
+    monkeypatch.delenv('TQDM_DISABLE', raising=False)
+    for progress in (None, True):
+        again = wm.blueprint.with_key(KEY).rule if progress is None else replace(wm.blueprint, progress=True).with_key(KEY).rule
+        assert again.table.meta['screening']['counter'] == wm.meta['screening']['counter'] and ('screening' in capsys.readouterr().err) == bool(progress)
+
+def test_info_tells_what_was_measured(wm, tmp_path):
+    "A detector file says whether its key was screened, and what its weights were learnt from"
+    wm.detector().save(tmp_path/'a.dew')
+    d = detector_info(tmp_path/'a.dew')
+    said = info_text(d)
+    assert d['screening']['counter'] == list(wm.meta['screening']['counter']) and d['room_table']['positions'] == 65_609
+    assert 'on 13 kinds of text, signs from proposal' in said and 'room (table everyday, learnt from 65,609 positions' in said

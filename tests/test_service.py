@@ -1,7 +1,7 @@
 "The detection service as a process and in threads: load, limits, bad bodies, clients that go away, and a real browser"
 import asyncio, csv, hashlib, io, json, os, re, shutil, signal, socket, subprocess, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,8 +13,15 @@ from browser import CHROMIUM, Browser
 from dew_nb import DEW, DEWConfig, Detector, SecretKey
 from dew_nb.read.identification import identify
 from dew_nb.read.verdicts import CLAIMS
+from dew_nb.serving.documents import read_again
 from dew_nb.serving.live import read_events
 from dew_nb.serving.pages import TABLE_JS
+from dew_nb.serving.report import file_entry
+from dew_nb.serving.reportcheck import (Check, check_again, check_facts, check_file, check_page, check_page_again, check_words,
+    judge_again, read_report)
+from dew_nb.shell.arguments import call_command
+from dew_nb.shell.commands import dew_detect
+from dew_nb.shell.reporting import dew_report
 from dew_nb.shell.serve import dew_serve
 from dew_nb.serving.service import Limits, make_app
 from dew_nb.mark.sources import reference_texts
@@ -61,9 +68,10 @@ def process(*args, **env):
 
 
 @contextmanager
-def threaded(app):
-    "The application behind uvicorn in a thread: its address"
+def threaded(app, small=False):
+    "The application behind uvicorn in a thread: its address; with small buffers to send from"
     sock = socket.create_server(('127.0.0.1', 0))
+    if small: sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
     server = uvicorn.Server(uvicorn.Config(app, log_level='error', timeout_graceful_shutdown=2))
     t = threading.Thread(target=server.run, kwargs=dict(sockets=[sock]), daemon=True)
     t.start()
@@ -402,6 +410,73 @@ def test_a_stream_has_its_time(made, caplog):
     assert (name, said['status']) == ('error', 500) and 'RuntimeError' in said['detail'] and SECRET not in said['detail'] + caplog.text
 
 
+# ---------------------------------------------------------------- with the host
+def test_reading_with_the_host(made):
+    "The e-value of the library, the ordinary verdict beside it; what a question may not say"
+    host, det, text = toy_host(), made['dets']['harbour'], made['texts'][0]
+    app = make_app(made['dets'], Limits(read_tokens=120), read_host=host)
+    with threaded(app) as url:
+        ask = lambda **q: httpx.post(f'{url}/read', json=dict(detector='harbour') | q, timeout=60)
+        for q in (dict(prompt='The old harbour', temperature=.9), dict(), dict(prompt=[dict(role='user', content='Hello')], top_p=.95)):
+            got = ask(text=text, **q).json()['results'][0]
+            want, read = det.with_host(host, **q).detect(text), got['host_reading']
+            assert read['log_e'] == pytest.approx(want.log_e, abs=.02) and read['p_value'] == pytest.approx(want.p_value, rel=.05)
+            assert read['log_e_both'] == pytest.approx(want.log_e_both, abs=.02) and read['marked'] and read['name'] == host.name
+            same(got, det.detect(text))
+        none = ask(text='one two').json()['results'][0]
+        assert none['verdict'] == 'too short to say' and none['host_reading']['p_value'] == 1 and not none['host_reading']['marked']
+        for q,status,why in ((dict(text=text, detector=None), 422, 'name it, one of'), (dict(text=text, detector='who'), 422, 'no detector of this name'),
+                (dict(text=text*9), 413, 'the host reads 120'), (dict(text=text, prompt=f'{SECRET} '*60), 413, 'the host reads 120'), (dict(text=text, temperature=0), 422, 'temperature'),
+                (dict(text=text, prompt=[]), 422, 'cannot take this prompt'), (dict(text=text, prompt=[dict(role='user', content=SECRET, more=1)]), 422, 'prompt'), (dict(texts=[text]), 422, 'text')):
+            r = ask(**q)
+            assert r.status_code == status and why in r.json()['detail'] and SECRET not in r.text, r.text
+        assert httpx.get(f'{url}/health').json()['read_host'] == host.name
+    with threaded(make_app(made['dets'])) as url: assert 'start it with --read-host' in httpx.post(f'{url}/read', json=dict(text=text, detector='mill')).json()['detail']
+    other = toy_host()
+    other.tokenizer_digest = 'f'*64
+    with pytest.raises(ValueError, match='has digest ffff'): make_app(made['dets'], read_host=other)
+
+
+def test_the_host_reads_one_text_at_a_time(made):
+    "Readings wait in a line of their own; other questions are answered meanwhile, and what nobody waits for is not begun"
+    host, text, at_work, most = toy_host(), made['texts'][0], [], []
+    go = threading.Event()
+    def begin(*_):
+        at_work.append(1)
+        most.append(len(at_work))
+        go.wait(20)
+    def end(*_): at_work.clear()
+    hooks = host.model.register_forward_pre_hook(begin), host.model.register_forward_hook(end)
+    app = make_app(made['dets'], Limits(threads=1, seconds=20), read_host=host)
+    ask = lambda url, **kw: httpx.post(f'{url}/read', json=dict(text=text, detector='mill'), **kw)
+    try:
+        with threaded(app) as url, ThreadPoolExecutor(4) as pool:
+            waiting = [pool.submit(ask, url, timeout=60) for _ in range(3)]
+            wait_until(lambda: app.n == 3 and at_work)
+            assert httpx.post(f'{url}/detect', json=dict(text=text), timeout=60).status_code == 200
+            with pytest.raises(httpx.ReadTimeout): ask(url, timeout=.3)           # gone before its turn
+            go.set()
+            assert {w.result().status_code for w in waiting} == {200}
+            wait_until(lambda: app.n == 0)
+            passes = len(most)
+            assert max(most) == 1 and passes % 3 == 0
+            ask(url, timeout=60)
+            assert len(most) == passes//3*4                                       # the one that went away had none
+    finally:
+        for h in hooks: h.remove()
+
+
+def test_a_host_that_fails_says_no_text(made, caplog):
+    host = toy_host()
+    def fail(*_): raise RuntimeError(SECRET)
+    hook = host.model.register_forward_pre_hook(fail)
+    try:
+        with threaded(make_app(made['dets'], read_host=host)) as url:
+            r = httpx.post(f'{url}/read', json=dict(text=made['texts'][0], detector='mill'))
+            assert r.status_code == 500 and 'RuntimeError' in r.json()['detail'] and SECRET not in r.text + caplog.text
+    finally: hook.remove()
+
+
 def test_a_report_to_keep(server, made):
     "The page and the JSON of a report belong together, and name the detector's file; nothing of a text is cut off"
     text = ' '.join(made['texts'])
@@ -445,6 +520,250 @@ def test_keys_are_claims(server, made, tmp_path):
     with threaded(make_app(made['dets'], files=dict(zip(('harbour', 'mill'), made['files'])), verified=True)) as url:
         assert httpx.post(f'{url}/detect', json=dict(text='x')).json()['summary']['claims'] is None and 'own claims' not in httpx.get(url).text
         assert json.loads(httpx.post(f'{url}/report', json=dict(text='x')).json()['json'])['detectors'][0]['verified'] is True
+
+
+# ---------------------------------------------------------------- bodies that are not read, answers that are not
+def opened(url, *parts, small=False):
+    "A socket to the service with these bytes sent; it is left open"
+    host, port = url.removeprefix('http://').split(':')
+    s = socket.socket()
+    if small: s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    s.settimeout(60)
+    s.connect((host, int(port)))
+    for p in parts: s.sendall(p)
+    return s
+
+
+@pytest.mark.parametrize('path', ['/', '/health', '/docs', '/openapi.json', '/page.js', '/page.css'])
+def test_open_pages_hold_no_place(made, path):
+    "What needs no token reads no body and counts for nothing: unfinished bodies to it keep nobody out"
+    app = make_app(made['dets'], Limits(in_flight=2), token=TOKEN)
+    with threaded(app) as url:
+        held = [opened(url, f'{verb} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nx'.encode()) for verb in ('POST', 'GET')*4]
+        answers = [s.recv(65536) for s in held]
+        assert all(a.startswith((b'HTTP/1.1 200', b'HTTP/1.1 405')) and b'connection: close' in a.lower() for a in answers), answers
+        assert app.n == 0
+        r = httpx.post(f'{url}/detect', json=dict(text='x'), headers=AUTH)
+        assert r.status_code == 200, r.text
+        for s in held: s.close()
+
+
+def test_no_names_before_the_token(made):
+    "Without the token nothing tells which detectors there are; with it, the page has them from /health"
+    guarded = make_app(made['dets'], token=TOKEN)
+    with threaded(guarded) as url:
+        for path in ('/', '/health', '/docs', '/openapi.json', '/page.js', '/metrics', '/detect', '/nowhere'):
+            r = httpx.get(f'{url}{path}')
+            assert not re.search('harbour|mill', r.text), path
+        assert [d['name'] for d in httpx.get(f'{url}/health', headers=AUTH).json()['detectors']] == ['harbour', 'mill']
+    with threaded(make_app(made['dets'])) as url: assert 'harbour' in httpx.get(url).text
+
+
+def test_paths_are_nobodys_business(made, tmp_path):
+    "Detectors of one name in two folders, and reports: no answer has a path"
+    for d in 'ab':
+        (tmp_path/d).mkdir()
+        shutil.copy(made['files'][0], tmp_path/d/'x.dew')
+    with process('--detector', tmp_path/'a'/'x.dew', '--detector', tmp_path/'b'/'x.dew', DEW_TOKEN=TOKEN) as (p, url, log), httpx.Client(base_url=url, headers=AUTH, timeout=60) as c:
+        said = [c.get('/health').text, c.get('/').text, c.post('/detect', json=dict(text='a text')).text, c.post('/report', json=dict(text='a text')).text,
+                c.post('/scan', json=dict(text='a text')).text, c.post('/detect', json=dict(text='x', detector='who')).text]
+        assert '"x-1"' in said[0] and '"x-2"' in said[0] and 'x.dew' in said[3]
+        assert not any(str(tmp_path) in t or 'a/x' in t for t in said)
+
+
+def test_answers_have_a_size(made):
+    "An answer that would be much larger than its question is refused with the limit, before it is made"
+    text, few = ' '.join(made['texts']), made['texts'][:20]
+    with threaded(make_app(dict(mill=made['dets']['mill']), Limits(answer=15_000))) as url:
+        ask = lambda path, **kw: httpx.post(f'{url}{path}', json=kw, timeout=60)
+        assert ask('/detect', text=text).status_code == ask('/detect', texts=few[:5]).status_code == 200
+        for path,kw in (('/detect', dict(text=text, tokens=True)), ('/detect', dict(texts=few, html=True)), ('/detect', dict(texts=made['texts']*5)), ('/report', dict(text=text)), ('/report', dict(texts=few)),
+                        ('/report', dict(texts=few[:6], scan=True)), ('/scan', dict(texts=few, html=True))):
+            r = ask(path, **kw)
+            assert r.status_code == 413 and '15,000 bytes' in r.json()['detail'], (path, kw, r.status_code, len(r.content))
+
+
+@pytest.mark.parametrize('path', ['/stream?detector=harbour', '/detect', '/report'])
+def test_a_reader_who_falls_asleep(made, path):
+    "Nothing is read of an answer: after the seconds of patience the place is free, and the connection is gone"
+    class Quick(Slow):
+        def stream(self): return SimpleNamespace(feed=lambda piece: None, close=lambda: None, to_dict=lambda alpha: dict(said='x'*1000))
+    app = make_app(dict(harbour=Quick(None)) if 'stream' in path else made['dets'], Limits(patience=.5, seconds=30))
+    text = ' '.join(made['texts'][:-1])
+    body = (text.encode()*500 if 'stream' in path else json.dumps(dict(texts=[text]*20, tokens=True, detector='harbour')).encode() if path == '/detect' else
+            json.dumps(dict(text=text*10, detector='harbour')).encode())
+    kind = LIVE['Content-Type'] if 'stream' in path else 'application/json'
+    with threaded(app, small=True) as url:
+        s = opened(url, f'POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n'.encode(), small=True)
+        with ThreadPoolExecutor(1) as pool:
+            def send():
+                with suppress(OSError): s.sendall(body)
+            sent = pool.submit(send)
+            wait_until(lambda: app.n == 1)
+            wait_until(lambda: app.n == 0, seconds=25)
+            assert 'dew_requests_total{path="%s",status="499"} 1.0' % path.partition('?')[0] in httpx.get(f'{url}/metrics').text
+            s.close()
+            sent.result()
+        assert httpx.get(f'{url}/health').json()['in_flight'] == 0
+
+
+def test_events_are_thinned(made):
+    "A text in thousands of portions has some events, not thousands, and the last one has all of it"
+    app = make_app(made['dets'])
+    async def portions():
+        for c in 'The old harbour lies still. '*40: yield c.encode()
+    code, events = ask_stream(app, portions())
+    assert code == 200 and events[-1][0] == 'end' and events[-1][1]['characters'] == 28*40 and 1 <= len(events) < 300
+
+
+def test_idle_connections_are_closed(made):
+    "Who sends nothing, half a head, or a body to a page that reads none, is let go; the service ends at once in spite of them"
+    with process('--patience', '1', '--detector', made['files'][0]) as (p, url, log):
+        idle = [opened(url), opened(url, b'POST /detect HTTP/1.1\r\nHost:'), opened(url, b'POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nx')]
+        begin = time.monotonic()
+        for s in idle:
+            while s.recv(65536): pass
+        assert time.monotonic() - begin < 10
+        more = [opened(url) for _ in range(5)]
+        p.send_signal(signal.SIGTERM)
+        assert p.wait(10) == 0
+        for s in more: s.close()
+
+
+def test_a_reader_who_sleeps_does_not_hold_up_the_end(made):
+    "A signal while somebody does not read an answer: the process ends after the seconds of patience"
+    text = ' '.join(made['texts'][:-1])
+    body = json.dumps(dict(texts=[text]*30, tokens=True, html=True)).encode()
+    with process('--patience', '1', '--detector', made['files'][0]) as (p, url, log):
+        s = opened(url, f'POST /detect HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n'.encode(), body, small=True)
+        time.sleep(.2)
+        p.send_signal(signal.SIGTERM)
+        assert p.wait(30) == 0
+        s.close()
+
+
+def test_too_many_connections(made):
+    with process('--connections', '8', '--detector', made['files'][0]) as (p, url, log):
+        held = [opened(url) for _ in range(8)]
+        assert httpx.get(f'{url}/health').status_code == 503
+        for s in held: s.close()
+        wait_until(lambda: httpx.get(f'{url}/health').status_code == 200)
+
+
+# ---------------------------------------------------------------- reports are checked
+def other(x):
+    "A value of the same kind that is another one"
+    if x is None: return 'x'
+    if isinstance(x, bool): return not x
+    if isinstance(x, (int, float)): return x + 1 if isinstance(x, int) else .9*x + .2
+    if isinstance(x, str): return x + 'x'
+    if isinstance(x, list): return x[:-1] or ['x']
+    return {**x, 'x': 'x'}
+
+
+def changes(x, at=()):
+    "(place, another value) for every field of a report, the first and the last of a long list; the value itself, and what is in it"
+    if at: yield at, other(x)
+    keys = list(x) if isinstance(x, dict) else range(len(x)) if isinstance(x, list) else ()
+    for k in [*keys][:3] + [*keys][-1:] if isinstance(x, list) and len(x) > 4 else keys: yield from changes(x[k], (*at, k))
+
+
+def change(x, at, value):
+    "The same value with another one in a place"
+    if not at: return value
+    new = dict(x) if isinstance(x, dict) else list(x)
+    new[at[0]] = change(x[at[0]], at[1:], value)
+    return new
+
+
+def without(x, at):
+    "The same value without what is in a place"
+    if len(at) > 1: return change(x, at[:1], without(x[at[0]], at[1:]))
+    return {k: v for k,v in x.items() if k != at[0]} if isinstance(x, dict) else x[:at[0]] + x[at[0]+1:]
+
+
+def checks(data, page, det, path, files=()):
+    "What `dew_report verify --again` checks, one after the other, with a detector that is loaded once"
+    try: record = read_report(data)
+    except ValueError as e: return (yield Check(False, str(e)))
+    yield check_page(record, page)
+    yield check_words(record)
+    yield from (check_file(record, f, read_again) for f in files)
+    if len(record['detectors']) != 1: return (yield Check(False, 'another number of detectors'))
+    found = judge_again(record, {record['detectors'][0]['name']: det})
+    yield from check_again(record, found)
+    yield check_page_again(record, page, found)
+    yield check_facts(record, dict(one=det), [path])
+
+
+def refuses_every_change(folder, path, files=()):
+    "A report is accepted, and refused after any one field was changed or taken away; how many changes there were"
+    record, det, n = json.loads((folder/'case.json').read_text()), Detector.load(path), 0
+    assert all(c.ok is not False for c in checks(folder/'case.json', folder/'case.html', det, path, files))
+    for at,value in changes(record):
+        for new in (change(record, at, value), without(record, at)):
+            (folder/'other.json').write_text(json.dumps(new))
+            assert any(c.ok is False for c in checks(folder/'other.json', folder/'case.html', det, path, files)), (at, value)
+            n += 1
+    return n
+
+
+@pytest.fixture(scope='module')
+def one(tmp_path_factory):
+    "A detector whose file is read in no time, and a text that it marks"
+    d = tmp_path_factory.mktemp('one')
+    wm = DEW.build(toy_host(), Letters(), SecretKey(b'an example key: never use this one'), DEWConfig(**CONFIG), progress=False)
+    return SimpleNamespace(det=wm.detector().save(d/'one.dew'), text=wm.generate('The old harbour', max_new_tokens=30, seed=1, temperature=.9).strip())
+
+
+@pytest.mark.parametrize('scan', [False, True])
+def test_a_report_of_the_service_is_checked(one, tmp_path, scan):
+    "What POST /report made is accepted, and refused after any change"
+    det = Detector.load(one.det)
+    with threaded(make_app(dict(one=det), files=dict(one=one.det), case='17', examiner='E.')) as url:
+        got = httpx.post(f'{url}/report', json=dict(texts=[one.text, 'The mill.'], name='essay', encoding='utf-8', scan=scan), timeout=60).json()
+    for name in ('html', 'json'): (tmp_path/f'case.{name}').write_text(got[name])
+    ask = lambda name: call_command(dew_report, 'verify', str(tmp_path/name), '--html', str(tmp_path/'case.html'), '--again', '--detector', str(one.det))
+    code, out, err = ask('case.json')
+    assert code == 0 and out.count('good:') == 5 and 'WRONG' not in out, out + err
+    assert refuses_every_change(tmp_path, one.det) > 200
+    (tmp_path/'other.json').write_text((tmp_path/'case.json').read_text().replace('"case": "17"', '"case": "18"'))
+    assert ask('other.json')[0] == 1
+
+
+@pytest.mark.parametrize('many', [[], ['--many', 'holm']])
+def test_a_report_of_a_folder_is_checked(one, tmp_path, many, monkeypatch):
+    "Texts of a folder, a table and a page, one of them unreadable: all files are named, and every change is refused"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path/'in').mkdir()
+    for name,b in {'a.txt': one.text.encode(), 'b.html': f'<p>{one.text}<p hidden>no'.encode(), 'c.txt': 'Das alte Schloß'.encode('cp1252'), 'd.odt': b'PK'}.items(): (tmp_path/'in'/name).write_bytes(b)
+    code, out, err = call_command(dew_detect, 'in', '--detector', str(one.det), '--report', 'case.html', '--quiet', *many)
+    record = json.loads(Path('case.json').read_text())
+    assert [f['name'] for f in record['files']] == [f'in/{n}' for n in ('a.txt', 'b.html', 'c.txt', 'd.odt')] and record['texts'][3]['verdict'] == 'error', err
+    files = [f['name'] for f in record['files']]
+    code, out, err = call_command(dew_report, 'verify', 'case.json', '--again', '--detector', str(one.det), *(x for f in files for x in ('--file', f)))
+    assert code == 0 and out.count('good: file') == 4 and 'WRONG' not in out, out + err
+    assert refuses_every_change(tmp_path, one.det, files) > 300
+
+
+def test_files_of_a_report_are_read_again(one, tmp_path, monkeypatch):
+    "As they were read, under whatever name; nobody's file goes for another's"
+    monkeypatch.chdir(tmp_path)
+    Path('a.jsonl').write_text('{"t": "one"}\n' + json.dumps(dict(t=one.text)) + '\n{"u": 1}\n')
+    Path('b.csv').write_text(f'who,answer\nAnna,"{one.text}"\nBert,No\n')
+    Path('c.txt').write_bytes('Das alte Schloß am Hafen\r\n'.encode('latin-1'))
+    for name,more in (('a.jsonl', ['--jsonl', 't']), ('b.csv', ['--column', 'answer', '--id-column', 'who']), ('c.txt', ['--encoding', 'latin-1'])):
+        code, out, err = call_command(dew_detect, name, '--detector', str(one.det), '--report', f'{name[0]}.html', '--quiet', *more)
+        shutil.copy(name, 'copy')
+        verify = lambda data, f: call_command(dew_report, 'verify', data, '--html', f'{name[0]}.html', '--file', f)
+        code, out, err = verify(f'{name[0]}.json', 'copy')
+        assert code == 0 and 'good: file copy' in out and 'read again' in out, out + err
+        Path('victim').write_bytes(Path(name).read_bytes().replace(b'a', b'o'))
+        record, entry = json.loads(Path(f'{name[0]}.json').read_text()), file_entry('victim')
+        for files in ([record['files'][0] | entry | dict(name=name)], [*record['files'], record['files'][0] | entry]):
+            Path('other.json').write_text(json.dumps(record | dict(files=files)))
+            code, out, err = verify('other.json', 'victim')
+            assert code == 1 and 'WRONG: file victim' in out, out + err
 
 
 # ---------------------------------------------------------------- a browser

@@ -1,5 +1,5 @@
 "nbs/studies: the Makefile with toy commands (order, limits, going on, failures, packing), and files that scripts make of results"
-import importlib.util, json, os, shlex, signal, subprocess, sys, time
+import importlib.util, json, os, re, shlex, signal, subprocess, sys, time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -108,6 +108,34 @@ def test_toy_sizes(make):
         assert all(len(x['lam']) == 1 for x in s['schemes'] if isinstance(x.get('lam'), list))
     assert '--replicates 99' in (make.work/'data'/'scan.json').read_text()
 
+def strings(x):
+    "All strings in what a JSON file holds"
+    if isinstance(x, str): yield x
+    for y in x.values() if isinstance(x, dict) else x if isinstance(x, list) else (): yield from strings(y)
+
+def calls():
+    "Scripts that stored commands and the Makefile call, each with its options"
+    for f in STUDIES.glob('data/*.json'):
+        for s in strings(json.loads(f.read_text(encoding='utf-8'))):
+            for m in re.finditer(r'python nbs/studies/(\w+)\.py([^#;|&]*)', s): yield f.name, m[1], m[2]
+    text = (STUDIES/'Makefile').read_text(encoding='utf-8').replace('\\\n', ' ')
+    for how in (r'\$\(HERE\)/(\w+)\.py(.*)', r'\(call script,(\w+)(.*)', r'^(\w+)_with +:=(.*)'):
+        for m in re.finditer(how, text, re.M): yield 'Makefile', m[1], m[2]
+
+def test_commands_name_scripts_and_options_that_are_there():
+    called = list(calls())
+    assert {'unmarked_rates', 'scan', 'null_over_keys', 'secrecy'} <= {name for _,name,_ in called} and len(called) > 100
+    gone = {(f, name) for f,name,_ in called if not (STUDIES/f'{name}.py').is_file()}
+    assert gone == set()
+    code = {name: (STUDIES/f'{name}.py').read_text(encoding='utf-8') for _,name,_ in called}
+    unknown = {(f, name, o) for f,name,said in called for o in re.findall(r'(?<!\S)--[a-z][a-z-]*', said) if f"'{o}'" not in code[name]}
+    assert unknown == set()
+
+def test_modules_in_the_commands_of_the_makefile_are_there():
+    for said in re.findall(r'-c "(from dew_nb [^"]*)"', (STUDIES/'Makefile').read_text(encoding='utf-8')):
+        for line in said.split('; '):
+            if line.startswith('from '): exec(line)
+
 # --- what scripts make of the runner's results
 
 @pytest.fixture(scope='module')
@@ -145,6 +173,21 @@ def script(name, monkeypatch, *args, results=None):
     if results is not None: m.load_results = lambda path: results
     monkeypatch.setattr(sys, 'argv', [f'{name}.py', *map(str, args)])
     m.main()
+
+def test_squeezed_files_hold_the_same(tmp_path, monkeypatch, capsys):
+    "Compressed anew, to the last bit and type; a file that is small already stays"
+    np, pd = pytest.importorskip('numpy'), pytest.importorskip('pandas')
+    d = pd.DataFrame(dict(i=np.arange(3000) % 50, x=np.random.default_rng(0).normal(size=3000), T=.7, word=pd.Categorical(['a', 'b', 'c']*1000)))
+    (tmp_path/'pack').mkdir()
+    files = tmp_path/'pack'/'a.parquet', tmp_path/'b.parquet'
+    for f in files: d.to_parquet(f)
+    before = [f.stat().st_size for f in files]
+    script('pack', monkeypatch, '--squeeze', tmp_path)
+    assert 'kB less in 2 files' in capsys.readouterr().out and all(f.stat().st_size < b for f,b in zip(files, before))
+    for f in files: pd.testing.assert_frame_equal(pd.read_parquet(f), d, check_exact=True)
+    small = [f.read_bytes() for f in files]
+    script('pack', monkeypatch, '--squeeze', tmp_path)
+    assert small == [f.read_bytes() for f in files]
 
 @pytest.mark.long
 def test_donors_in_small(tiny, tmp_path, monkeypatch):
@@ -472,11 +515,11 @@ def test_stored_texts_of_the_larger_host_have_their_stored_scores(name):
         for k in ('score', 'p_value'): np.testing.assert_allclose(new[k], old[k], err_msg=f'{source}, {attack}', **near)
 
 @pytest.mark.long
-@pytest.mark.parametrize('name', ['SynthID 3 weighted', 'EXP', 'Unigram'])
+@pytest.mark.parametrize('name', ['DEW standard', 'DEW standard, all alike', 'SynthID 3 weighted', 'EXP', 'Unigram'])
 def test_stored_readings_of_answers_that_were_cut(name):
     "From the answers that are kept of each unit"
     np, pd = pytest.importorskip('numpy'), pytest.importorskip('pandas')
-    from dew_nb import load_host
+    from dew_nb import load_encoder, load_host
     from dew_nb.evaluation.studies.kinds import find_scheme
     from dew_nb.evaluation.studies.store import load_results
     from dew_nb.models import assets
@@ -486,9 +529,11 @@ def test_stored_readings_of_answers_that_were_cut(name):
     r = load_results(STUDIES/'data'/'contexts_chat')
     (big,) = r.study['hosts']
     if not (assets.cache_dir()/assets.ASSETS[big].folder/'manifest.json').is_file(): pytest.skip(f'{big} is not in the cache; load_host of it puts it there')
-    host, (kind, params, *_) = load_host(big, device='cpu'), r.study['schemes'][name]
-    kept = r.texts.query('source == @name and attack == "none" and seed == 1').set_index('i')['text']
+    of, more = answer_lengths.READ.get(name, (name, {}))
+    host, (kind, params, *_) = load_host(big, device='cpu'), r.study['schemes'][of]
+    enc = load_encoder(device='cpu') if kind == 'dew' else None
+    kept = r.texts.query('source == @of and attack == "none" and seed == 1').set_index('i')['text']
     stored = pd.read_parquet(STUDIES/'data'/'answer_lengths.parquet').query('scheme == @name and source == "marked" and seed == 1').set_index(['length', 'i'])['p_value']
-    new = answer_lengths.read(host, find_scheme(kind)(host, None, 1, name=name, **params), kept).set_index(['length', 'i'])['p_value']
+    new = answer_lengths.read(host, find_scheme(kind)(host, enc, 1, name=name, **params | more), kept).set_index(['length', 'i'])['p_value']
     assert len(new) >= 4 and set(new.index) <= set(stored.index)
     np.testing.assert_allclose(new, stored.loc[new.index], rtol=.03, atol=1e-9)      # few digits are kept

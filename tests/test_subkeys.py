@@ -14,6 +14,7 @@ from dew_nb.read.identification import identify
 from dew_nb.mark.generation import prompt_names
 from dew_nb.mark.marking import draw_subkeys
 from dew_nb.mark.processor import DEWLogitsProcessor
+from dew_nb.mark.protocols import insert
 from dew_nb.mark.sources import reference_texts
 from dew_nb.read.verdicts import detector_info, info_text
 from quick import Letters, toy_host
@@ -137,7 +138,7 @@ def test_a_step_waits_for_nothing(wm):
     rule, empty = wm.rule, lambda *shape, **kw: torch.empty(*shape, device='meta', **kw)
     far = replace(rule, M=rule.M.to('meta'), a=rule.a.to('meta'), table=replace(wm.table, rows=wm.table.rows.to('meta')))
     q = far.project(empty(3, rule.M.shape[1]), empty(3, dtype=torch.long))
-    assert far.insert(empty(3, 1000), q, empty(3, dtype=torch.bool)).shape == (3, 1000)
+    assert insert(far, empty(3, 1000), q, empty(3, dtype=torch.bool)).shape == (3, 1000)
 
 
 @pytest.mark.long

@@ -2,6 +2,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from threading import Event, Thread
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ import torch
 from dew_nb import DEW, DEWConfig, SecretKey, load_encoder
 from dew_nb.mark.context import ContextEncoder
 from dew_nb.models.graphs import FixedShapeEncoder
+from dew_nb.models.vectors import tf32
 from dew_nb.mark.processor import marker_of
-from dew_nb.mark.protocols import MarkState
+from dew_nb.mark.protocols import MarkState, insert
 from dew_nb.serving.vllm_rows import more_rows
 from dew_nb.mark.sources import TokenSpace, reference_texts
 from dew_nb.mark.tournament import tournament
@@ -133,7 +135,7 @@ def plainly(wm, ids, s, start=None, end=None):
     at = lambda x, n: torch.full((len(ids),), n, device=ids.device) if x is None else x
     state = MarkState(at(start, 2), at(end, ids.shape[1]), special_mask(wm.contexts.special).to(ids.device))
     c, on = wm.contexts.place(ids, None, wm.rule, state)
-    return wm.insert(s, wm.rule.project(c), on)
+    return insert(wm.rule, s, wm.rule.project(c), on)
 
 
 def test_steps_of_the_tournament(tour):
@@ -204,3 +206,32 @@ def test_a_compiled_host_with_a_static_cache(tour):
     how = dict(max_new_tokens=96, seed=3, cache_implementation='static')
     texts = tour.generate(['The old harbour', 'In the middle of the night, the'], **how)
     assert max(r.p_value for r in tour.detector().detect(texts)) < 1e-3
+
+
+def test_digits_of_products_in_threads():
+    "The precision of products is one for the process: threads that leave in another order take nothing from each other, and what the program had set comes back"
+    mine = torch.get_float32_matmul_precision()
+    a_in, b_in, a_out, seen = Event(), Event(), Event(), {}
+    def a():
+        with tf32(False):
+            a_in.set()
+            b_in.wait(20)
+        a_out.set()
+    def b():
+        a_in.wait(20)
+        with tf32(False):
+            b_in.set()
+            a_out.wait(20)
+            seen['b alone'] = torch.get_float32_matmul_precision()
+    def allows(i):
+        "Many threads of both kinds: whoever asks for all digits has them"
+        with tf32(bool(i % 3)): seen[i] = torch.get_float32_matmul_precision() == 'highest' or bool(i % 3)
+    try:
+        torch.set_float32_matmul_precision('high')
+        both = [Thread(target=f) for f in (a, b)]
+        for t in both: t.start()
+        for t in both: t.join()
+        assert seen.pop('b alone') == 'highest'
+        all_at_once(allows, range(300))
+        assert all(seen.values()) and torch.get_float32_matmul_precision() == 'high'
+    finally: torch.set_float32_matmul_precision(mine)

@@ -277,7 +277,7 @@ def test_tests_are_counted():
 def test_notebooks_are_tests(tmp_path):
     "Slow and long cells are left out, and run when asked for; a cell that fails is shown, and the next notebook has nothing of the last one"
     for o in ('settings.ini', 'pyproject.toml'): shutil.copy(ROOT/o, tmp_path)
-    for o in ('tests/test_notebooks.py', 'tests/conftest.py', 'tools/nbpages.py'):
+    for o in ('tests/test_notebooks.py', 'tools/nbpages.py'):
         (tmp_path/o).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT/o, tmp_path/o)
     save(tmp_path/'nbs'/'00_good.ipynb', code('import os\nx = 1\nos.environ["LEFT"] = "1"'),

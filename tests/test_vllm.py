@@ -179,7 +179,7 @@ def test_requests_come_go_and_move(markers):
                 want = DEWLogitsProcessor(markers[name].scheme, 0)(torch.tensor([tokens]).long().reshape(1, -1), logits[i:i+1])[0]
                 assert torch.allclose(got[i].softmax(-1), want.softmax(-1), atol=1e-6), (step, i)
         for _,tokens in truth.values(): tokens.append(rng.randrange(200, 206))
-    assert len(batch.texts.read_so_far) == sum(n is not None for n,_ in truth.values())
+    assert len(batch.texts) == sum(n is not None for n,_ in truth.values())
 
 
 @pytest.mark.parametrize('switch, args', [('DEW_ALLOW_OPT_OUT', dict(dew=False)), ('DEW_ALLOW_OPT_OUT', dict(dew='off')), ('DEW_ALLOW_OPT_OUT', dict(dew=0)),
@@ -228,9 +228,9 @@ def test_a_replaced_file_is_read_again(wm, files, tmp_path):
 
 class Noting(RowMarker):
     "A marker that notes how much of the texts it was given"
-    def mark(self, logits, text, *args):
+    def mark(self, logits, text, *args, **kwargs):
         self.width = text.shape[1]
-        return super().mark(logits, text, *args)
+        return super().mark(logits, text, *args, **kwargs)
 
 
 def test_a_long_prompt_is_not_copied(markers):

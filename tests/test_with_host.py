@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from quick import Letters
+from quick import Letters, toy_host
 
 from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_host
 from dew_nb.mark.generation import prompt_ids
@@ -56,7 +56,11 @@ def test_marked_and_unmarked(reader, texts):
     assert all(r.log_e < np.log(20) and not r.marked() for r in none)
     assert all(len(r.running) == r.n_tokens and r.running[-1] == pytest.approx(r.log_e) for r in found + none)
     d = found[0].to_dict()
-    assert d['p_value'] == pytest.approx(min(1, np.exp(-d['log_e_both']))) and d['score']['p_value'] == found[0].score.p_value
+    assert d['p_value'] == pytest.approx(min(1, 2*min(d['score']['p_value'], np.exp(-d['log_e'])))) and d['score']['p_value'] == found[0].score.p_value
+    for r in found + none: assert r.p_value == min(1, 2*min(r.score.p_value, min(1, np.exp(-r.log_e)))) and r.marked(.02) == (r.p_value <= .02)
+    assert max(r.log_e for r in none) < found[0].log_e_both < found[0].log_e
+    kept = reader.record(found[0], .001)
+    assert kept['name'] == reader.host.name and kept['marked'] == (found[0].p_value <= .001) and kept['log_e_both'] == d['log_e_both'] and 'score' not in kept
 
 @pytest.mark.long
 def test_the_way_in_does_not_matter(reader, wm, host, texts, tmp_path):
@@ -78,6 +82,35 @@ def test_the_stream_says_the_same(reader, texts):
     flow.feed(texts[0][1])
     flow.close()
     assert flow.log_e == pytest.approx(reader.join(texts[0], PROMPTS)[1], abs=.03)
+
+def test_a_short_turn_stays_in_its_turn():
+    "Of 'Yes.' all is held back when the next turn begins: it is read under its own prompt, and not with what follows"
+    host = toy_host()
+    wm = build(host)
+    reader = wm.detector(reading='raw').with_host(host, temperature=.9, top_p=.95)
+    long = wm.generate(PROMPTS[1], **HOW).strip()
+    for turns in (['Yes.', long], [long, 'Yes.', long[:60]], ['', 'Yes.', '', long]):
+        asked = [PROMPTS[i % 2] for i in range(len(turns))]
+        flow = reader.stream(asked[0])
+        for i,(p,t) in enumerate(zip(asked, turns)):
+            if i: flow.begin(p)
+            assert flow.ids == reader.contexts_before([p])[0]           # of the turn before nothing is left
+            flow.feed(t)
+        flow.close()
+        docs = list(reader.detector.reader.read(turns))
+        assert len(flow.running) == sum(len(d.ids) for d in docs) and flow.ids[flow.start:] == docs[-1].ids.tolist()
+        assert flow.log_e == pytest.approx(reader.join(turns, asked)[-1], abs=.02)
+
+def test_strings_and_tokens_may_be_mixed(wm, reader):
+    "What was held back of a string comes before the tokens that follow"
+    for flow in (wm.detector(reading='raw').stream(), reader.stream()):
+        tok = reader.host.tokenizer
+        flow.feed('The old harbour had been')
+        flow.feed(tok(' quiet for years', add_special_tokens=False)['input_ids'])
+        flow.feed(', until')
+        flow.close()
+        ids = flow.ids[getattr(flow, 'start', 0):]
+        assert tok.decode(ids) == 'The old harbour had been quiet for years, until' and len(flow.running) == len(ids)
 
 def test_a_text_counts_once(reader, texts):
     once, twice = reader.join([texts[0][0]]*2, [PROMPTS[0]]*2)

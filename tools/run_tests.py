@@ -3,7 +3,7 @@
     python tools/run_tests.py [STEP ...]      all of them when none is named
     python tools/run_tests.py --long          what the first leaves out: cells marked `#| long`, tests marked `long`
 
-WORKERS processes (two by default) run notebooks and tests side by side; each may hold a language model. The docs are built beside the tests."""
+WORKERS processes (two by default) run notebooks and tests side by side; each may hold a language model. The docs are built beside the tests, and the models are looked for beside the checks of notebooks."""
 import os, re, resource, subprocess, sys, tempfile, time
 from collections import Counter
 
@@ -22,6 +22,7 @@ STEPS = {
     'pytest': ('Tests pass', [*PYTEST, 'loadfile', 'tests', '--ignore', 'tests/test_notebooks.py']),
     'docs':   ('Docs build without a warning', [PY, 'tools/docs_site.py'])}
 TESTS = ['nbs', 'pytest']
+BESIDE = dict(models='clean', docs='pytest')              # begins with this one, if that is asked for before it
 # Workers share the cores instead of fighting for them; no progress bars in the log
 ENV = dict(OMP_NUM_THREADS=str(max(1, CPUS//WORKERS)), OMP_WAIT_POLICY='PASSIVE', TOKENIZERS_PARALLELISM='false', TQDM_DISABLE='1')
 
@@ -44,16 +45,20 @@ def run(cmd:list, env:dict) -> tuple[bool, str]:
     return p.returncode == 0, last
 
 class Beside:
-    "A step that goes on while others run; it says all in the end"
+    "A step that goes on while others run; what it says is shown when it is waited for"
     def __init__(self, cmd:list, env:dict):
-        self.said = tempfile.TemporaryFile('w+', errors='replace')
+        self.said = tempfile.NamedTemporaryFile('w', suffix='.log')
         self.process = begin(cmd, env, self.said)
     def end(self) -> tuple[bool, str]:
         "As `run`"
-        code = self.process.wait()
-        self.said.seek(0)
-        print(said := self.said.read(), end='', flush=True)
-        return code == 0, said
+        said, ended = '', False
+        with open(self.said.name, errors='replace') as f:
+            while not ended:
+                ended = self.process.poll() is not None
+                said += (more := f.read())
+                print(more, end='', flush=True)
+                if not ended: time.sleep(.2)
+        return self.process.returncode == 0, said
 
 def counted(ok:bool, last:str) -> Counter:
     "Passed, failed and skipped tests by the line with which pytest ends, or the step itself"
@@ -67,14 +72,15 @@ def main():
     steps = {k: STEPS[k] for k in ('models', *TESTS)} if '--long' in sys.argv else STEPS
     if unknown := set(names) - set(steps): sys.exit(f'Unknown step: {", ".join(sorted(unknown))}. Known: {", ".join(steps)}')
     env, rows, total = {**ENV, **os.environ, 'PYTHONPATH': str(ROOT)}, [], Counter()
-    names, docs = names or list(steps), None
+    names, begun = names or list(steps), {}
     for i,name in enumerate(names):
         what, cmd = steps[name]
-        if name == 'pytest' and 'docs' in names[i:]: docs = Beside(steps['docs'][1], env)
+        for o in names[i+1:]:
+            if BESIDE.get(o) == name: begun[o] = Beside(steps[o][1], env)
         if name in TESTS and '--long' in sys.argv: cmd = [*cmd, '-m', 'long']
         print(f'\n=== {name}: {what}', flush=True)
         start, before = time.time(), work()
-        ok, last = docs.end() if name == 'docs' and docs else run(cmd, env)
+        ok, last = begun[name].end() if name in begun else run(cmd, env)
         total += counted(ok, last) if name in TESTS else Counter(passed=ok, failed=not ok)
         rows.append((ok, f'{name:7} {time.time()-start:5.0f} s {work()-before:6.0f} s of work   {what}'))
     print('\n=== Summary', *(f'{"ok  " if ok else "FAIL"}  {row}' for ok,row in rows), sep='\n')

@@ -70,7 +70,7 @@ def _some_rows(key, c, tokens, d_C, dtype, device, meta):
     "A table with the rows of a narrowed space, the others 0"
     (V, d_T), (ids, e_T) = tokens.embeddings.shape, tokens.some
     R_T, R_C = (torch.from_numpy(r).to(device) for r in projections(key, d_T, d_C, c.rule.n, c.rule.projection))
-    fold, n = not c.hashed, R_T.shape[1]
+    fold, n = not c.space.keyed, R_T.shape[1]
     rows = torch.zeros(V, d_C if fold else n, dtype=dtype, device=device)
     rows[ids.to(rows.device)] = project_rows(e_T.to(rows.device), R_T, R_C, fold).to(dtype)
     meta = dict(meta, key=key.fingerprint)
@@ -93,9 +93,9 @@ def make(cls:BiasRule,
     if tokens.some is not None and not c.permuted:           # a permutation needs all rows
         table = _some_rows(key, c, tokens, d_C, dtype, device, meta)
     else: table = build_table(tokens.embeddings, key, d_C, tokens.whitening, c.rule.n, c.rule.projection,
-        exclude=tokens.excluded, permute=c.permuted, fold=not c.hashed, dtype=dtype, device=device,
+        exclude=tokens.excluded, permute=c.permuted, fold=not c.space.keyed, dtype=dtype, device=device,
         meta=meta, progress=progress)
-    return cls(c.rule, table, hashed=c.hashed)
+    return cls(c.rule, table, hashed=c.space.keyed)
 
 # %% ../../nbs/mark/20_bias.ipynb #c026
 @patch
@@ -196,4 +196,4 @@ def from_state(cls:BiasRule,
     "The rule of a file"
     meta = dict(meta)
     allowance = meta.pop('allowance_long', meta.pop('far', 0.))  # the name in older files; the oldest have none
-    return cls(config.rule, TokenTable.from_state(tensors, meta, device), allowance, config.hashed)
+    return cls(config.rule, TokenTable.from_state(tensors, meta, device), allowance, config.space.keyed)

@@ -27,16 +27,15 @@ from ..models.artefacts import cached_tensors, load_artefact
 from ..models.assets import cache_dir
 from .config import check_choice, check_number, check_whole
 from .context import TokenContexts, keep_tokenizer, kept_units
-from .kernels import kernels, next_contexts
+from .kernels import kernels, mark_logits, next_contexts
 from .keys import SecretKey, keyed_normals
 from .protocols import Part, register_contexts
 from .sources import kept_tensors
 from .windows import next_windows
 from ..models.hosts import array_digest
-from ..stats.sign_kernel import SignKernel
 from ..models.tokenization import backend, token_strings, token_units
 from .whitening import count_weights, zipf_weights
-from ..models.vectors import SHORT, unit_rows, unpack_signs
+from ..models.vectors import SHORT, unit_rows, unpack_signs, within
 
 # %% ../../nbs/mark/12_compiled.ipynb #c007
 def token_vectors(
@@ -275,6 +274,7 @@ def separate(
 @dataclass(frozen=True)
 class CompiledConfig(Part):
     "The choices of compiled contexts"
+    weighted = True
     flat = dict(context_decay='decay', context_damping='damping', context_width='width', context_separate='separate')
     k: int = 3 # tokens in a context window
     decay: float = .62 # weight of a token over that of the next one; 1: flat
@@ -321,7 +321,7 @@ class CompiledContexts(TokenContexts):
         self.table, self.k, self.decay, self.token_repeat, self.hashed = table, k, decay, token_repeat, hashed
         self.units = token_units(tokenizer)
         self.dim, self.device = table.shape[1], table.device
-        self._weights = self.weights.to(self.device)
+        self.place_weights = self.weights.to(self.device)                       # (k,) of the tokens of a window, where the table is
         self._rows = table.float() if self.device.type == 'cpu' else table      # a CPU is faster with float32
     def __repr__(self): return f'CompiledContexts(k={self.k}, decay={self.decay}, d={self.dim})'
     @property
@@ -338,8 +338,8 @@ def encode(self:CompiledContexts,
     "(N, d) unit vectors of windows; 0 for a window without any"
     w = torch.as_tensor(np.asarray(windows) if isinstance(windows, list) else windows)
     w = w.to(self.device)
-    inside = (w >= 0) & (w < len(self.table))
-    at, weights = w.clamp(0, len(self.table)-1), self._weights*inside
+    at, inside = within(w, len(self.table))
+    weights = self.place_weights*inside
     if at.ndim == 2 and self.device.type == 'cpu':                             # adds up rows and copies none
         c = torch.nn.functional.embedding_bag(at, self._rows, mode='sum', per_sample_weights=weights)
     else: c = (self._rows[at].float()*weights[...,None]).sum(-2)
@@ -367,17 +367,22 @@ def repeats_in_similar_context(
 ) -> torch.Tensor:
     "(B, m) whether a token has stood in the text after a window much like the last one"
     if text.shape[1] < contexts.k: return torch.zeros_like(at, dtype=torch.bool)
-    V, w = len(rule.table), text.unfold(1, contexts.k, 1)[:, :-1]    # the windows, (B, T-k, k), before
+    V, w = len(rule.table.rows), text.unfold(1, contexts.k, 1)[:, :-1]    # the windows, (B, T-k, k), before
     after = text[:, contexts.k:]                                     # these tokens
     past = contexts.encode(w.flatten(0, 1)).unflatten(0, w.shape[:2])
-    rho_C = (past @ c[...,None])[...,0]
-    alike = rule.kernel(torch.ones_like(rho_C), rho_C) >= contexts.token_repeat - 1e-6
+    rho_C = rule.kernel.context_cosines(past, c[:,None])[:, :, 0]
+    alike = rule.kernel(past.new_ones(past.shape[:2]), rho_C) >= contexts.token_repeat - 1e-6
     alike &= (w >= 0).all(-1) & (after >= 0) & (after < V)
     said = torch.zeros(len(text), V+1, dtype=torch.bool, device=text.device)
     return said.scatter_(1, torch.where(alike, after, V), True).gather(1, at.clamp_max(V))
 
 # %% ../../nbs/mark/12_compiled.ipynb #6e0230a0
 WIDE = 256                              # width of contexts that a kernel holds
+
+@patch
+def _fits(self:CompiledContexts, rule, *tensors):
+    "Whether kernels can place texts"
+    return self.dim <= WIDE and rule.kernel.least_cosine(self.token_repeat) is not None and kernels.fits(*tensors, self.table)
 
 @patch
 def place(self:CompiledContexts,
@@ -387,15 +392,27 @@ def place(self:CompiledContexts,
     state # a `MarkState`
 ) -> tuple: # (B, d) contexts; (B, 1) or (B, m) bool: may be marked
     "The context of the next token of each answer, and which candidates may be marked"
-    if ids is not None and self.dim <= WIDE and isinstance(rule.kernel, SignKernel) and kernels.fits(text, ids, self.table):
+    if ids is not None and self._fits(rule, text, ids):
         if (found := kernels.run(next_contexts, text, ids, state, self, rule, TURN)) is not None: return found
     w, full = next_windows(text, state, self.k, rule.repeats)
     c, on = self.encode(w), full[:,None]
     if self.token_repeat == 1: return c, on
     at = torch.arange(text.shape[1], device=text.device)
     answer = text.masked_fill((at < state.start[:,None]) | (at >= state.end[:,None]), -1)
-    if ids is None: ids = torch.arange(len(rule.table), device=text.device).expand(len(text), -1)
+    if ids is None: ids = torch.arange(len(rule.table.rows), device=text.device).expand(len(text), -1)
     return c, on & ~repeats_in_similar_context(answer, c, ids, rule, self)
+
+# %% ../../nbs/mark/12_compiled.ipynb #a08316db
+@patch
+def mark(self:CompiledContexts,
+    text:torch.Tensor, # (B, C) ids, one text a row
+    logits:torch.Tensor, # (B, V) of the next tokens; changed in place
+    rule, # a `Rule`
+    state # a `MarkState`
+) -> torch.Tensor|None: # (B, V) marked logits, up to a constant of each row
+    "A whole marking step by kernels; None: it has to go part by part"
+    m = rule.kernel_candidates(logits)
+    if m and self._fits(rule, text, logits): return kernels.run(mark_logits, logits, m, text, state, self, rule, TURN)
 
 # %% ../../nbs/mark/12_compiled.ipynb #4593be17
 def _separate_kept(E, frequency, host):

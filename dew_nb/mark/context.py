@@ -7,7 +7,7 @@ __all__ = ['ContextTransform', 'RecentVectors', 'row_bytes', 'encode_texts', 'To
            'bytes_tensor', 'keep_tokenizer', 'kept_tokenizer', 'kept_units']
 
 # %% ../../nbs/mark/10_context.ipynb #c002
-import inspect
+import hashlib, inspect
 from collections import OrderedDict
 from copy import copy
 from dataclasses import dataclass, replace
@@ -241,6 +241,14 @@ def place(self:ContextEncoder,
     return c, full[:,None]
 
 # %% ../../nbs/mark/10_context.ipynb #2317b455
+@patch
+def identity(self:ContextEncoder) -> tuple:
+    "Encoder, transform and special ids: what equal vectors follow from"
+    t, h = self.transform, hashlib.sha256()
+    for v in (t.mean, t.W): h.update(b'-' if v is None else v.detach().cpu().contiguous().numpy().tobytes())
+    h.update(self.units.special.tobytes())
+    return self.encoder.identity if isinstance(self.encoder, Encoder) else id(self.encoder), t.kind, h.hexdigest()
+
 @patch
 def sample(self:ContextEncoder,
     reference # a `Reference` whose windows were encoded

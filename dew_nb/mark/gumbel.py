@@ -7,21 +7,21 @@ __all__ = ['FieldKernel', 'FieldDraws', 'GumbelConfig', 'GumbelRule']
 
 # %% ../../nbs/mark/22_gumbel.ipynb #2a97352b
 from dataclasses import dataclass
-import numpy as np
 import torch
 from fastcore.basics import patch
 from .config import check_whole
 from .keys import stacked_normals
 from .protocols import Part, Rule, check_candidates, register_rule
-from .tables import TokenTable
-from .tournament import permute_rows, project_tokens, redrawn, scatter_logprobs
-from ..stats.null import NormalNull
+from .tables import TokenTable, permute_rows
+from .tournament import project_tokens, redrawn, scatter_logprobs
+from ..stats.kernel import Kernel
 from ..stats.sign_kernel import layer_signs, sign_correlation
 from ..stats.tanh_kernel import SketchedKeys
+from ..models.vectors import within
 
 # %% ../../nbs/mark/22_gumbel.ipynb #833c77e2
 @dataclass(frozen=True)
-class FieldKernel:
+class FieldKernel(Kernel):
     "Correlation of two scores over keys, from the cosines of their tokens and of their contexts"
     order: int = 2 # 1: no hyperplanes
     @property
@@ -47,6 +47,7 @@ class FieldDraws(SketchedKeys):
 @dataclass(frozen=True)
 class GumbelConfig(Part):
     "The choices of the Gumbel rule"
+    any_units = True
     order: int = 2 # 1: smooth in the context as far as it goes; each further one is sharper
     m: int = 256 # candidates per step
     n: int = 64 # width of projected tokens
@@ -72,7 +73,6 @@ class GumbelRule(Rule):
     @property
     def kernel(self) -> FieldKernel: return FieldKernel(self.config.order)
     def rows(self, ids): return self.table.take(ids)
-    def iid_null(self, L): return NormalNull(np.zeros_like(L, float), 1/np.sqrt(np.maximum(L, 1)), np.asarray(L, float))
 
 register_rule('gumbel', GumbelRule)
 
@@ -90,7 +90,7 @@ def make(cls:GumbelRule,
 ) -> GumbelRule:
     "The rule under a key"
     c = config.rule
-    if config.hashed: d_C = c.n                              # contexts are made under the key, as wide as tokens
+    if config.space.keyed: d_C = c.n                         # contexts are made under the key, as wide as tokens
     rows = project_tokens(key, tokens, c.n, dtype, device)
     if config.permuted: permute_rows(rows, key)
     M, a = (torch.from_numpy(stacked_normals([(key, f'gumbel {what}')], shape)).to(rows.device)
@@ -115,8 +115,8 @@ def score(self:GumbelRule,
 ) -> torch.Tensor:
     "X of each token, (B, m) or (B, V)"
     if ids is None: return q @ self.table.rows.float().T
-    inside = (ids >= 0) & (ids < len(self.table))
-    t = self.rows(ids.clamp(0, len(self.table)-1)).float()*inside[...,None]
+    at, inside = within(ids, len(self.table))
+    t = self.rows(at).float()*inside[...,None]
     return (t @ q[...,None])[...,0]
 
 # %% ../../nbs/mark/22_gumbel.ipynb #ddcd5ad3

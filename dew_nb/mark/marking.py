@@ -8,7 +8,7 @@ __all__ = ['SMALL', 'QUICK', 'play_step', 'mark_step', 'Marker', 'draw_subkeys']
 # %% ../../nbs/mark/31_marking.ipynb #3b44656f
 import torch
 from fastcore.basics import patch
-from .protocols import MarkState, fit_columns
+from .protocols import MarkState, change_logits, fit_columns
 from .scheme import Scheme
 from .windows import special_mask
 from ..models.graphs import RecordedFunction
@@ -34,16 +34,15 @@ def mark_step(
     text:torch.Tensor, # (B, C) ids, one text a row
     logits:torch.Tensor, # (B, V) of the next tokens; after the warpers, if the rule wants that
     state:MarkState, # where answers begin and end, sub-keys, memory, rows that may be marked
-    in_place:bool=False # kernels may change `logits` itself
+    in_place:bool=False, # kernels may change `logits` itself
+    play=play_step, # what does the second and the third line: this, or a record of it
+    top:tuple|None=None # candidates by kernels, if they are known
 ) -> torch.Tensor:
     "(B, V) marked logits; by kernels, up to a constant of each row"
     rule, device = scheme.rule, scheme.table.device
-    if logits.device == device and (few := rule.top(logits)) is not None:
-        return rule.change(logits if in_place else logits.clone(), *few, play_step(scheme, text.to(device), *few, state))
-    base, values, ids = rule.candidates(logits)
-    at = None if ids is None else ids.to(device)
-    new = play_step(scheme, text.to(device), values.to(device), at, state)
-    return rule.put(base, ids, new.to(base.device)).to(logits.dtype)
+    text, whole = text.to(device), in_place and top is None and logits.device == device
+    if whole and (new := scheme.contexts.mark(text, logits, rule, state)) is not None: return new
+    return change_logits(rule, logits, lambda values,ids: play(scheme, text, values, ids, state), device, in_place, top)
 
 # %% ../../nbs/mark/31_marking.ipynb #515f7d44
 SMALL, QUICK = 1 << 25, 1 << 22       # logits of a step that is recorded as a whole: of tensor operations, of kernels
@@ -58,11 +57,12 @@ class Marker:
         self.special = special_mask(scheme.contexts.units.special).to(scheme.table.device)
         self.whole, self.inner = RecordedFunction(self._mark, most), RecordedFunction(self._play, most)
     def __repr__(self): return f'Marker({self.scheme!r})'
-    def _state(self, start, end, more):
-        subkeys, allowed = more if len(more) == 2 else (*more, None) if self.scheme.rule.keys > 1 else (None, *more) if more else (None, None)
-        return MarkState(start, end, self.special, subkeys, allowed=allowed)
-    def _mark(self, logits, text, start, end, *more): return mark_step(self.scheme, text, logits, self._state(start, end, more))
-    def _play(self, values, ids, text, start, end, *more): return play_step(self.scheme, text, values, ids, self._state(start, end, more))
+    def state(self, start, end, subkeys=None, memory=None, allowed=None) -> MarkState: # of texts on the device
+        return MarkState(start, end, self.special, subkeys, memory, allowed)
+    def _mark(self, logits, text, start, end, subkeys=None, allowed=None):
+        return mark_step(self.scheme, text, logits, self.state(start, end, subkeys, allowed=allowed))
+    def _play(self, values, ids, text, start, end, subkeys=None, allowed=None):
+        return play_step(self.scheme, text, values, ids, self.state(start, end, subkeys, allowed=allowed))
 
 # %% ../../nbs/mark/31_marking.ipynb #83d217e6
 @patch
@@ -72,6 +72,12 @@ def recordable(self:Marker,
 ) -> bool:
     "Whether a step is a function of tensors on one device"
     return not self.scheme.contexts.needs_encoder and logits.device == text.device == self.scheme.table.device
+
+@patch
+def play(self:Marker, scheme:Scheme, text, values, ids, state:MarkState) -> torch.Tensor:
+    "`play_step`, recorded unless all tokens are candidates"
+    if ids is None: return play_step(scheme, text, values, ids, state)
+    return self.inner(values, ids, text, state.start, state.end, state.subkeys, state.allowed)
 
 # %% ../../nbs/mark/31_marking.ipynb #95cb09b9
 @patch
@@ -85,16 +91,12 @@ def mark(self:Marker,
     allowed:torch.Tensor|None=None # (B,) rows that may be marked; None: all
 ) -> torch.Tensor:
     "(B, V) marked logits"
-    own, rule, device = [x for x in (subkeys, allowed) if x is not None], self.scheme.rule, self.scheme.table.device
-    if not self.recordable(logits, text):
-        state = MarkState(*(x.to(device) for x in (start, end)), self.special, subkeys, memory, allowed)
-        return mark_step(self.scheme, text, logits, state)
-    few = rule.top(logits) if logits.numel() > QUICK else None
-    if few is not None: return rule.change(logits.clone(), *few, self.inner(*few, text, start, end, *own))
-    if logits.numel() <= SMALL: return self.whole(logits, text, start, end, *own)
-    base, values, ids = rule.candidates(logits)
-    if ids is None: return self._mark(logits, text, start, end, *own)
-    return rule.put(base, ids, self.inner(values, ids, text, start, end, *own)).to(logits.dtype)
+    scheme, device = self.scheme, self.scheme.table.device
+    state = self.state(start.to(device), end.to(device), subkeys, memory, allowed)
+    if not self.recordable(logits, text): return mark_step(scheme, text, logits, state)
+    top = scheme.rule.top(logits) if logits.numel() > QUICK else None
+    if top is None and logits.numel() <= SMALL: return self.whole(logits, text, start, end, subkeys, allowed)
+    return mark_step(scheme, text, logits, state, play=self.play, top=top)
 
 # %% ../../nbs/mark/31_marking.ipynb #4f8e2a76
 def draw_subkeys(

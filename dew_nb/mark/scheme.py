@@ -17,13 +17,14 @@ from fastcore.basics import patch
 
 # %% ../../nbs/mark/30_scheme.ipynb #c004
 from .config import DEWConfig, check_whole
-from .hashed import HashedContexts
 from ..models.encoders import wrap_encoder
 from ..models.hosts import check_host, check_vocabulary
+from ..models.vectors import tf32
 from ..stats.keynull import FEW, Anchor, BestOf, key_null
 from .keys import SecretKey
-from .protocols import ContextSpace, Rule, check_members, find_contexts, find_rule
-from .room import PACKAGED, RoomTable, check_units
+from .protocols import ContextSpace, Rule, check_members, check_parts, find_contexts, find_rule
+from .room import RoomTable, check_units
+from .room_tables import ROOM_TABLES
 from .familiarity import Familiarity, other_languages
 from .screening import ScreeningSample, screening_texts
 from .sources import Reference, TokenSpace, reference_texts
@@ -61,7 +62,7 @@ def project(self:Scheme,
     windows:np.ndarray, # (N, k) token ids
     subkeys:torch.Tensor|None=None # (N,) sub-key of each, for a rule that has several
 ) -> torch.Tensor:
-    "(N, w) contexts under the key, ready for `score` and `insert`"
+    "(N, w) contexts under the key, ready for `score`"
     return self.rule.project(self.contexts.encode(windows), subkeys)
 
 # %% ../../nbs/mark/30_scheme.ipynb #c013
@@ -126,7 +127,7 @@ def read_reference(
 ) -> Reference:
     "The reference sample of a configuration, empty if it needs none"
     c = config
-    needed = c.token_whitening == 'frequency' or c.null == 'key' or not c.hashed and c.contexts.wants_reference()
+    needed = c.token_whitening == 'frequency' or c.null == 'key' or not c.space.keyed and c.contexts.wants_reference()
     if not needed: texts = []
     elif texts is None: texts = reference_texts()
     return Reference.read(texts, host.tokenizer, c.k, len(host.embeddings), limit)
@@ -148,13 +149,13 @@ def _own_tokens(host, config, reference, tokens, screened):
     return replace(tokens, excluded=tokens.excluded | TokenSpace.of_host(host, None).excluded)
 
 # %% ../../nbs/mark/30_scheme.ipynb #9d17c6a4
-def _is_screened(config, space):
+def _is_screened(config):
     "Whether signs of layers are chosen: where contexts are looked up, and both embeddings are used"
-    return config.rule.screen and space.by_table and config.mode == 'both'
+    return config.rule.screen and config.space.by_table and config.mode == 'both'
 
-def _screening(host, config, space, texts):
+def _screening(host, config, texts):
     "Positions to screen a key on, and the table that tells texts unlike them; None twice: it is not screened"
-    if not _is_screened(config, space): return None, None
+    if not _is_screened(config): return None, None
     kinds = screening_texts() if texts is None else screening_texts() | dict(own=list(texts))
     of = host.tokenizer, len(host.embeddings), host.tokenizer_digest
     familiar = Familiarity.learn(kinds | dict(reviews=reference_texts()), other_languages(), *of)
@@ -164,8 +165,8 @@ def _room(config, units):
     "The table of room that a configuration names; None: it names none"
     if config.room is None: return None
     check_units(units)
-    if config.room not in PACKAGED: raise ValueError(
-        f'room={config.room!r} names a table that was learnt from a host: build with room=None and call learn_room, or take room="everyday", "packaged" or "chat"')
+    if config.room not in ROOM_TABLES: raise ValueError(
+        f'room={config.room!r} names a table that was learnt from a host: build with room=None and call learn_room, or take one of {", ".join(map(repr, ROOM_TABLES))}')
     return RoomTable.packaged(units, config.room)
 
 # %% ../../nbs/mark/30_scheme.ipynb #c027
@@ -184,11 +185,10 @@ def prepare(cls:Blueprint,
     check_vocabulary(host.tokenizer, len(host.embeddings), host.name)
     c.rule.check_host(len(host.embeddings), host.name)
     reference = read_reference(host, c, texts, limit)
-    space = HashedContexts if c.hashed else find_contexts(c.contexts.name)
-    tokens = _own_tokens(host, c, reference, tokens, _is_screened(c, space))
-    contexts, reference = space.prepare(encoder, host, c, reference, kwargs.get('progress'))
+    tokens = _own_tokens(host, c, reference, tokens, _is_screened(c))
+    with tf32(False): contexts, reference = c.space.prepare(encoder, host, c, reference, kwargs.get('progress'))
     meta = _origin(host, encoder, c, tokens)
-    (sample, familiar), room = _screening(host, c, space, texts), _room(c, contexts.units)
+    (sample, familiar), room = _screening(host, c, texts), _room(c, contexts.units)
     return cls(c, host, tokens, contexts, reference, contexts.dim, meta, sample=sample, room=room, familiar=familiar, **kwargs)
 
 # %% ../../nbs/mark/30_scheme.ipynb #c029
@@ -215,12 +215,16 @@ def with_key(self:Blueprint,
 ) -> Scheme:
     "The scheme under a key"
     check_key(key)
+    with tf32(False): return self._with_key(key)
+
+@patch
+def _with_key(self:Blueprint, key):
     rule = find_rule(self.config.rule.name).make(key, self.config, self.tokens, self.d_C, dtype=self.dtype,
         device=self.device, meta=self.meta, progress=self.progress)
     contexts = self.contexts.with_key(key, rule)
     rule = contexts.bind(rule)
-    for part,protocol in ((rule, Rule), (contexts, ContextSpace)): check_members(part, protocol)
-    if self.sample is not None: rule = rule.screened(key, self.sample_contexts, self.sample)
+    check_parts(rule, contexts)
+    if self.sample is not None: rule = rule.screened(key, self.sample_contexts, self.sample, self.progress)
     return Scheme(self.config, rule, contexts, self.host, self._anchor(rule, contexts), self, self.room, self.familiar)
 
 # %% ../../nbs/mark/30_scheme.ipynb #c033

@@ -23,7 +23,7 @@ from ..models.assets import cache_dir
 from ..models.hosts import array_digest
 from .windows import text_windows
 from .tables import unit_vectors
-from ..models.tokenization import backend, special_ids
+from ..models.tokenization import backend, rust_tokenizer, special_ids
 from .whitening import Whitening, count_weights, token_counts
 from ..models.vectors import usable_rows
 from .whitening import zipf_weights
@@ -79,9 +79,9 @@ def read(cls:Reference,
     limit:int # pairs to keep
 ) -> Reference:
     "Distinct (window, token) pairs of texts, in a fixed random order, at most `limit`"
-    texts, rust = list(texts), getattr(tokenizer, 'backend_tokenizer', tokenizer)
+    texts, rust = list(texts), rust_tokenizer(tokenizer)
     make = lambda: _read_pairs(texts, tokenizer, k, V, limit)
-    if len(texts) < 100 or not hasattr(rust, 'to_str'): r = make()
+    if len(texts) < 100 or rust is None: r = make()
     else:
         sizes = k, V, limit, special_ids(tokenizer).tolist()
         r = kept_tensors('reference', [json.dumps(x).encode() for x in (sizes, texts, rust.to_str())], make)

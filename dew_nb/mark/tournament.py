@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['WIDTH', 'NARROW', 'SCREENED', 'layer_normals', 'tournament', 'layer_weights', 'TournamentConfig', 'TournamentRule',
-           'project_tokens', 'permute_rows', 'scatter_logprobs', 'redrawn']
+           'project_tokens', 'scatter_logprobs', 'redrawn']
 
 # %% ../../nbs/mark/21_tournament.ipynb #711f3893
 import hmac
@@ -13,15 +13,16 @@ from functools import cached_property
 import numpy as np
 import torch
 from fastcore.basics import patch
+from tqdm.auto import tqdm
 from .config import DEWConfig, check_choice, check_number, check_whole
 from .protocols import Part, Rule, check_candidates, find_contexts, fit_columns, register_rule
 from .kernels import MOST, add_changes, kernels, likeliest, play_candidates, project_contexts
-from .keys import SecretKey, keyed_normals, keyed_permutation, stacked_normals
-from ..stats.null import NormalNull
-from ..stats.sign_kernel import SignKernel, layer_contexts, layer_signs
+from .keys import SecretKey, keyed_normals, stacked_normals
+from ..stats.sign_kernel import SignKernel, alignments, layer_contexts, layer_signs
 from .screening import ScreeningSample, choose_signs, soft_sign
-from .tables import TokenTable
-from ..models.vectors import as_float_array, unit_rows, usable_rows
+from .tables import TokenTable, permute_rows
+from ..models.stopping import no_bar
+from ..models.vectors import as_float_array, unit_rows, usable_rows, within
 
 # %% ../../nbs/mark/21_tournament.ipynb #c007
 def layer_normals(
@@ -80,13 +81,14 @@ def layer_weights(
 @dataclass(frozen=True)
 class TournamentConfig(Part):
     "The choices of the tournament"
+    room, any_units = 'everyday', True
     layers: int = 30 # coin tosses a step
     order: int = 2 # 1: as smooth as the bias rule; each further one is sharper in the context
     m: int = 256 # candidates per step, for candidates='top_m'
     n: int|None = 64 # width of projected tokens; None: 64
     candidates: str = 'top_m' # 'top_m' or 'all'
     keys: int = 1 # sub-keys of the one secret, of which each text draws one
-    screen: bool = True # signs of layers are chosen so that no key leans, where contexts are looked up
+    screen: bool|None = True # signs of layers are chosen so that no key leans, where contexts are looked up; None is False
     leaves: float = 2. # candidates of each toss; above 2 the mark is stronger and changes the distribution
     def __post_init__(self):
         check_whole('layers', self.layers, 1, 256)
@@ -95,6 +97,7 @@ class TournamentConfig(Part):
         if self.n is not None: check_whole('n', self.n, 2, 1 << 16)
         check_choice('candidates', self.candidates, ('top_m', 'nucleus', 'all'))
         check_whole('keys', self.keys, 1, 4096)
+        if self.screen is None: object.__setattr__(self, 'screen', False)
         check_choice('screen', self.screen, (True, False))
         check_number('leaves', self.leaves, 1, 64)
     def check(self, config):
@@ -164,16 +167,6 @@ def project_tokens(
     rows[torch.from_numpy(excluded).to(rows.device)] = 0
     return rows
 
-# %% ../../nbs/mark/21_tournament.ipynb #law2
-def permute_rows(
-    rows:torch.Tensor, # (V, n) token rows; 0: no mark. Changed in place
-    key:SecretKey # the secret
-):
-    "Rows that carry a mark change places, as the key says"
-    live = (rows.abs().amax(1) > 0).nonzero()[:, 0]
-    other = torch.from_numpy(keyed_permutation(key, 'context_only', len(live))).to(live.device)
-    rows[live] = rows[live[other]]
-
 # %% ../../nbs/mark/21_tournament.ipynb #c034
 @patch(cls_method=True)
 def make(cls:TournamentRule,
@@ -189,7 +182,7 @@ def make(cls:TournamentRule,
     "The rule under a key"
     choices = config.rule
     n = choices.n or WIDTH
-    if config.hashed: d_C = n                                # contexts are made under the key, as wide as tokens
+    if config.space.keyed: d_C = n                           # contexts are made under the key, as wide as tokens
     rows = project_tokens(key, tokens, n, dtype, device)
     if config.permuted: permute_rows(rows, key)
     normals = [layer_normals(k, choices.layers, choices.order, d_C, n) for k in key.split(choices.keys)]
@@ -235,8 +228,8 @@ def rows(self:TournamentRule,
 @patch
 def _inside(self:TournamentRule, ids):
     "(..., n) tokens under the key in float32; 0 for ids beyond the table"
-    inside = (ids >= 0) & (ids < len(self.table))
-    return self.rows(ids.clamp(0, len(self.table)-1)).float()*inside[...,None]
+    at, inside = within(ids, len(self.table))
+    return self.rows(at).float()*inside[...,None]
 
 # %% ../../nbs/mark/21_tournament.ipynb #c037
 @patch
@@ -309,10 +302,24 @@ def top(self:TournamentRule,
     logits:torch.Tensor # (B, V') after temperature, top-k and top-p
 ) -> tuple|None: # (B, m) logarithms of probabilities, (B, m) ids
     "The candidates alone, by kernels; None: there are none"
+    m = self._top_m(logits)
+    return kernels.run(likeliest, logits, m) if m else None
+
+@patch
+def _top_m(self:TournamentRule, logits):
+    "How many candidates kernels find; None: they cannot"
     m = min(self.config.m, logits.shape[1])
     fits = self.config.candidates == 'top_m' and m <= MOST and logits.dtype == torch.float32 and logits.stride(-1) == 1
-    return kernels.run(likeliest, logits, m) if fits and self._fits(logits, logits[:, :m]) else None
+    return m if fits and self._fits(logits, logits[:, :m]) else None
 
+@patch
+def kernel_candidates(self:TournamentRule,
+    logits:torch.Tensor # (B, V') after temperature, top-k and top-p
+) -> int|None:
+    "How many candidates there are, if kernels can do a whole step"
+    return self._top_m(logits) if self.keys == 1 and max(self.M.shape[1:]) <= NARROW else None
+
+# %% ../../nbs/mark/21_tournament.ipynb #a11a2ff3
 @patch
 def change(self:TournamentRule,
     logits:torch.Tensor, # (B, V') float32; overwritten
@@ -338,11 +345,8 @@ def _score_by_token(self:TournamentRule, c, ids, step=4096):
     for at in ids.argsort(stable=True).split(step):           # equal tokens stand together
         own, which = torch.unique_consecutive(ids[at], return_inverse=True)
         t, u = self._inside(own), c[at].to(self.M)
-        rows = which[:,None]*u.shape[1] + torch.arange(u.shape[1])
         for j in range(self.keys):
-            each = (t @ M[j]).unflatten(1, (u.shape[1], -1)).flatten(0, 1)   # (tokens*d_C, layers)
-            dots = torch.nn.functional.embedding_bag(rows, each, mode='sum', per_sample_weights=u)
-            out[at, j] = torch.sign(dots)*layer_signs(u, a[j]) @ self.weights
+            out[at, j] = torch.sign(alignments(t, which, u, M[j]))*layer_signs(u, a[j]) @ self.weights
     return out
 
 # %% ../../nbs/mark/21_tournament.ipynb #abc3fc91
@@ -377,7 +381,8 @@ SCREENED = .005, .014                   # allowances, short and long, of a rule 
 def layer_leans(self:TournamentRule,
     c:torch.Tensor, # (N, d_C) unit contexts of a sample
     sample:ScreeningSample, # the positions
-    subkey:int=0 # under which
+    subkey:int=0, # under which
+    bar=None # a progress bar to move on
 ) -> np.ndarray: # (kinds, layers)
     "What each layer adds to the mean score of each kind of text, in standard deviations of one score"
     M, a = (x.unflatten(0, (self.keys, -1))[subkey].cpu() for x in (self.M, self.a))
@@ -388,9 +393,8 @@ def layer_leans(self:TournamentRule,
     for at in torch.from_numpy(which.argsort(kind='stable')).split(8192):       # equal tokens stand together
         few, of = torch.unique_consecutive(torch.from_numpy(which)[at], return_inverse=True)
         u = c[at].float()
-        each = (t[few] @ M).unflatten(1, (u.shape[1], -1)).flatten(0, 1)
-        rows = of[:,None]*u.shape[1] + torch.arange(u.shape[1])
-        bits = soft_sign(torch.nn.functional.embedding_bag(rows, each, mode='sum', per_sample_weights=u))
+        if bar is not None: bar.update(len(at))
+        bits = soft_sign(alignments(t[few], of, u, M))
         for plane in a.unbind(1): bits = -bits*soft_sign(u @ plane.T)
         live, kind = (t[few].abs().amax(1) > 0)[of].double()[:,None], torch.from_numpy(sample.kind)[at]
         sums.index_add_(0, kind, bits.double()*live)
@@ -402,15 +406,18 @@ def layer_leans(self:TournamentRule,
 def screened(self:TournamentRule,
     key:SecretKey, # whose rule it is
     c:torch.Tensor, # (N, d_C) contexts of the sample
-    sample:ScreeningSample # unmarked texts of several kinds
+    sample:ScreeningSample, # unmarked texts of several kinds
+    progress:bool|None=None # a progress bar; None: for more than 4 sub-keys
 ) -> TournamentRule:
     "The rule with signs of layers by which it leans towards no kind of text"
     M, said = self.M.clone().unflatten(0, (self.keys, -1)), []
-    for i,k in enumerate(key.split(self.keys)):
-        leans = self.layer_leans(c, sample, i)
-        signs, counter = choose_signs(k, leans)
-        M[i] *= torch.from_numpy(signs).to(M)[:,None,None]
-        said.append((counter, np.abs(leans.sum(1)).max(), np.abs(leans @ signs).max()))
+    show = self.keys > 4 if progress is None else progress
+    with tqdm(total=self.keys*len(sample), desc='screening', unit=' positions', disable=no_bar(show)) as bar:
+        for i,k in enumerate(key.split(self.keys)):
+            leans = self.layer_leans(c, sample, i, bar)
+            signs, counter = choose_signs(k, leans)
+            M[i] *= torch.from_numpy(signs).to(M)[:,None,None]
+            said.append((counter, np.abs(leans.sum(1)).max(), np.abs(leans @ signs).max()))
     counter, before, after = zip(*said)
     about = dict(counter=counter, kinds=list(sample.names), worst_before=round(float(max(before)), 5), worst_after=round(float(max(after)), 5))
     table = replace(self.table, meta=dict(self.table.meta, screening=about))
@@ -443,15 +450,6 @@ def redrawn(
 @patch
 def redraw(self:TournamentRule, generator): return redrawn(self, generator)
 
-# %% ../../nbs/mark/21_tournament.ipynb #c046
-@patch
-def iid_null(self:TournamentRule,
-    L # positions that count, one or one for each text
-) -> NormalNull:
-    "The null that takes pairs for independent"
-    L = np.asarray(L, float)
-    return NormalNull(np.zeros_like(L), self.sd/np.sqrt(np.maximum(L, 1)), L)
-
 # %% ../../nbs/mark/21_tournament.ipynb #c047
 @patch
 def state(self:TournamentRule) -> tuple:
@@ -469,8 +467,8 @@ def from_state(cls:TournamentRule,
 ) -> TournamentRule:
     "The rule of a file"
     meta = dict(meta)
-    n, far = meta.pop('n'), meta.pop('allowance_long', meta.pop('far', 0.))         # the name in older files; the oldest have none
+    n, long = meta.pop('n'), meta.pop('allowance_long', meta.pop('far', 0.))         # the name in older files; the oldest have none
     short = meta.pop('allowance_short', .009)
     rows, M, a = (tensors[k].to(device) for k in ('rows', 'layers', 'planes'))
     table = TokenTable(rows, torch.empty(M.shape[1], 0), n, False, meta)
-    return cls(config.rule, table, M.float(), a, short, far)
+    return cls(config.rule, table, M.float(), a, short, long)

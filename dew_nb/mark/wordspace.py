@@ -22,11 +22,11 @@ from safetensors import safe_open
 # %% ../../nbs/mark/14_wordspace.ipynb #c004
 from ..models.artefacts import cached_tensors
 from ..models.assets import cache_dir
-from .config import check_number, check_whole, own_fields
+from .config import check_number, check_whole
 from .protocols import ContextSpace, Part, register_contexts
 from ..models.stopping import checkpoint
 from ..models.tokenization import backend
-from ..models.vectors import unit_rows
+from ..models.vectors import unit_rows, within
 from .words import BLANK, begins, kind, word_spans, words
 
 # %% ../../nbs/mark/14_wordspace.ipynb #c007
@@ -291,7 +291,7 @@ def token_starts(
 @dataclass(frozen=True)
 class WordsConfig(Part):
     "The choices of contexts and units that are words"
-    flat = dict(context_decay='decay', context_width='width')
+    flat, unit = dict(context_decay='decay', context_width='width'), 'words'
     k: int = 4 # words in a context window
     decay: float = .5 # weight of a word over that of the next one; 1: flat
     width: int|None = 48 # of context vectors; None: as wide as the projection
@@ -304,7 +304,7 @@ class WordsConfig(Part):
         if self.width is not None: check_whole('context_width', self.width, 2, 1 << 16)
         for f in ('context_repeat', 'pair_repeat', 'word_repeat'): check_number(f, getattr(self, f), 0, 1)
     def check(self, config):
-        if config.rule.name == 'bias' or 'n' not in own_fields(config.rule) or config.mode != 'both': raise ValueError(
+        if not config.rule.any_units or config.mode != 'both': raise ValueError(
             "contexts='words' needs rule='tournament' and mode='both': see DEWConfig.preset('multilingual')")
 
 # %% ../../nbs/mark/14_wordspace.ipynb #c038
@@ -446,8 +446,8 @@ class WordMemory:
         ids:torch.Tensor # (B, m) tokens
     ) -> torch.Tensor: # (B, m, n)
         "Rows of tokens; 0 beyond the table"
-        known = self.table.rows
-        return known[ids.clamp(0, len(known) - 1)]*((ids >= 0) & (ids < len(known)))[...,None]
+        at, inside = within(ids, len(self.table.rows))
+        return self.table.rows[at]*inside[...,None]
 
 # %% ../../nbs/mark/14_wordspace.ipynb #e5e3c4a8
 @patch
@@ -503,7 +503,7 @@ def spent(self:WordMemory,
 ) -> torch.Tensor:
     "(B, m) which candidates have a pair with this context that is too much like a marked one"
     if not self.past.shape[1] or min(limits.values()) >= 1: return torch.zeros_like(ids, dtype=torch.bool)
-    rho_C = torch.einsum('btd,bd->bt', self.past, self.c)[...,None]
+    rho_C = kernel.context_cosines(self.past, self.c[:,None])                               # (B, t, 1)
     rho_T = self.said @ self.rows(ids).mT                                                   # (B, t, m)
     return (kernel(rho_T, rho_C) >= torch.where(rho_T > .999, limits['word'], limits['pair'])).any(1)
 

@@ -399,7 +399,7 @@ def encode(self:FixedShapeEncoder,
 class RecordedFunction:
     "A pure function of tensors; on a GPU its kernels are recorded once for each set of shapes"
     def __init__(self,
-        f, # takes tensors, gives one tensor
+        f, # takes tensors, after the first also None; gives one tensor
         most:int=32 # sets of shapes to record
     ):
         self.f, self.most, self.graphs, self.lock = f, most, {}, RLock()
@@ -408,16 +408,16 @@ class RecordedFunction:
 
 # %% ../../nbs/models/08_graphs.ipynb #63802657
 def shapes_of(
-    tensors # on one device
+    tensors # on one device; None among them
 ) -> tuple:
     "What a record is kept by"
-    return tensors[0].device, *((tuple(x.shape), x.dtype) for x in tensors)
+    return tensors[0].device, *(x if x is None else (tuple(x.shape), x.dtype) for x in tensors)
 
 # %% ../../nbs/models/08_graphs.ipynb #6550b956
 @patch
 def _record(self:RecordedFunction, tensors):
     "A graph of the function, its buffers and its result"
-    held = [x.clone() for x in tensors]
+    held = [x if x is None else x.clone() for x in tensors]
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -449,7 +449,8 @@ def _play(self:RecordedFunction, tensors):
     if found is None: return None
     g, held, out = found
     if self.done: self.done.wait()               # for the last one, whatever its stream
-    for a,b in zip(held, tensors): a.copy_(b)
+    for a,b in zip(held, tensors):
+        if b is not None: a.copy_(b)
     g.replay()
     new = out.clone()
     if self.done: self.done.record()
@@ -479,7 +480,7 @@ def __call__(self:RecordedFunction, *tensors) -> torch.Tensor:
 class RecordedChange:
     "A function that changes tensors in place; on a GPU its kernels are recorded once for each set of addresses"
     def __init__(self,
-        f, # takes the tensors that it changes or reads in place, the small ones, and settings
+        f, # takes the tensors that it changes or reads in place, the small ones (or None), and settings
         most:int=512 # sets of addresses to record
     ):
         self.f, self.most, self.graphs, self.lock = f, most, {}, RLock()
@@ -490,7 +491,7 @@ class RecordedChange:
 @patch
 def _record(self:RecordedChange, kept, small, settings):
     "A graph of the function at these addresses, and its buffers"
-    held, now, side, g = [x.to(kept[0].device, copy=True) for x in small], torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    held, now, side, g = [x if x is None else x.to(kept[0].device, copy=True) for x in small], torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.CUDAGraph()
     side.wait_stream(now)
     with torch.cuda.stream(side):
         for _ in range(2): self.f(*[x.clone() for x in kept], *held, **settings)   # libraries set up what they need
@@ -504,7 +505,7 @@ def _record(self:RecordedChange, kept, small, settings):
 @patch
 def _play(self:RecordedChange, kept, small, settings) -> bool:
     "Change the tensors by a record, for one thread at a time; False: there is none"
-    key = tuple((x.data_ptr(), x.shape, x.stride(), x.dtype) for x in kept), tuple((x.shape, x.dtype) for x in small), tuple(settings.items())
+    key = tuple((x.data_ptr(), x.shape, x.stride(), x.dtype) for x in kept), tuple(x if x is None else (x.shape, x.dtype) for x in small), tuple(settings.items())
     if key not in self.graphs:
         if len(self.graphs) >= self.most: return False
         if self.pool is None: self.pool = torch.cuda.graph_pool_handle()
@@ -513,22 +514,25 @@ def _play(self:RecordedChange, kept, small, settings) -> bool:
             log.warning('no CUDA graph for %s (%s); going on without', self.f.__name__, str(e).splitlines()[0])
             self.record = False
             return False
-    (g, held), now = self.graphs[key], torch.cuda.current_stream()
-    if self.stream is not None and self.stream != now: now.wait_stream(self.stream)      # for the last one
-    self.stream = now
-    for a,b in zip(held, small): a.copy_(b, non_blocking=True)
+    (g, held), now = self.graphs[key], torch._C._cuda_getCurrentRawStream(kept[0].device.index)   # a number: `current_stream` takes longer than the copy
+    if self.stream is None or self.stream.cuda_stream != now:
+        last, self.stream = self.stream, torch.cuda.current_stream()
+        if last is not None: self.stream.wait_stream(last)
+    for a,b in zip(held, small):
+        if b is not None: a.copy_(b, non_blocking=True)
     g.replay()
     return True
 
 # %% ../../nbs/models/08_graphs.ipynb #604f0988
 @patch
-@torch.inference_mode()
 def __call__(self:RecordedChange,
     kept, # tensors that are read and changed where they are
-    *small, # tensors that are copied; on the CPU or on the device
+    *small, # tensors that are copied, on the CPU or on the device; None among them
     **settings # numbers; a record is for these
 ) -> bool: # False: nothing was done
     "Change the tensors"
+    if not torch.is_inference_mode_enabled():
+        with torch.inference_mode(): return self(kept, *small, **settings)
     if not kept[0].is_cuda:
         self.f(*kept, *small, **settings)
         return True

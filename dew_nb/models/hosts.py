@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from fastcore.basics import patch
 from .assets import ASSETS, DEFAULT_HOST, asset_path
-from .tokenization import chat_template, hash_strings, tokenizer_digest
+from .tokenization import chat_template, hash_strings, rust_tokenizer, tokenizer_digest
 
 # %% ../../nbs/models/04_hosts.ipynb #b9747b60
 def _names(kind:str) -> str:
@@ -240,11 +240,6 @@ def vocab_size(self:Host) -> int:
     "Rows of the table"
     return self.embeddings.shape[0]
 
-@patch(as_prop=True)
-def embedding_dim(self:Host) -> int:
-    "Columns of the table"
-    return self.embeddings.shape[1]
-
 # %% ../../nbs/models/04_hosts.ipynb #019891d9
 def load_host(
     name_or_path=None, # an asset, a folder, a hub id, a `Host`; None: the default
@@ -300,8 +295,8 @@ def check_vocabulary(
     name:str='the host' # what to call it
 ):
     "Refuse a tokenizer that can't be the model's: it has far fewer tokens than the table has rows, or more; a few more are warned of"
-    rust = getattr(tokenizer, 'backend_tokenizer', tokenizer)
-    n = rust.get_vocab_size() if hasattr(rust, 'get_vocab_size') else len(tokenizer)
+    rust = rust_tokenizer(tokenizer)
+    n = len(tokenizer) if rust is None else rust.get_vocab_size()
     if not .5*rows <= n <= 1.05*rows + 256: raise ValueError(    # tables are padded, and tokens added
         f'the tokenizer has {n:,} tokens, and {name} has embeddings for {rows:,}: '
         'they do not belong together. Give the tokenizer that the model was trained with, '

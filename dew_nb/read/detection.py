@@ -16,8 +16,7 @@ from tqdm.auto import tqdm
 
 # %% ../../nbs/read/10_detection.ipynb #np004
 from ..mark.config import DEWConfig
-from ..mark.hashed import HashedContexts
-from ..mark.protocols import ContextSpace, Rule, check_members, find_contexts, find_rule
+from ..mark.protocols import ContextSpace, Rule, check_members, check_parts, find_contexts, find_rule
 from ..mark.familiarity import Familiarity, is_unfamiliar
 from ..mark.room import RoomTable
 from ..mark.scheme import Scheme
@@ -81,7 +80,7 @@ def read_as(self:Detector,
 # %% ../../nbs/read/10_detection.ipynb #ff23afd5
 @patch
 def weighted(self:Detector,
-    room:str|RoomTable|None='everyday' # a packaged table, 'packaged', 'chat' or 'everyday', or one that was learnt; None: all positions alike
+    room:str|RoomTable|None='everyday' # name of a packaged table (`ROOM_TABLES`), or a table that was learnt; None: all positions alike
 ) -> Detector:
     "The same detector with positions weighted by their room; a calibration for other weights is left behind"
     det, table = copy(self), RoomTable.packaged(self.reader.units, room) if isinstance(room, str) else room
@@ -221,7 +220,7 @@ def _check_encoder(encoder, meta):
 # %% ../../nbs/read/10_detection.ipynb #np059
 def _load_contexts(tensors, meta, config, encoder, device, check):
     "The context space of a file, and where its table should go"
-    space = HashedContexts if config.hashed else find_contexts(config.contexts.name)
+    space = config.space
     if not space.needs_encoder:
         device = device or 'cpu'
         return space.from_state(tensors, meta, config, device=device), device
@@ -246,7 +245,7 @@ def _load_config(path, meta):
     if not isinstance(meta.get('config'), dict): raise ValueError(f'{path} has no configuration: ask its author for a good copy')
     try: return DEWConfig.from_flat(meta['config'])
     except ValueError as e: raise ValueError(
-        f'{path} has a configuration that this dew_nb does not know ({e}). A file never causes an import. Use the release of dew_nb that '
+        f'{path} has a configuration that this dew_nb does not know ({e}). A file imports modules of dew_nb.mark alone. Use the release of dew_nb that '
         'wrote it, or import the module of a rule of your own first') from None
 
 def _load_scheme(path, t, meta, encoder, device, check):
@@ -258,9 +257,10 @@ def _load_scheme(path, t, meta, encoder, device, check):
     meta.pop('transform', None)
     anchor = meta.pop('anchor', None)
     if anchor: anchor = Anchor(t['anchor'].to(device), **anchor)
-    room = meta.pop('room', None)
-    if config.room: room = RoomTable.from_state(t, room, contexts.units)
+    weights = meta.pop('room', None)
+    room = RoomTable.from_state(t, weights, contexts.units) if config.room else None
     rule = contexts.bind(find_rule(config.rule.name).from_state(t, meta, config, device))
+    check_parts(rule, contexts)
     return Scheme(config, rule, contexts, None, anchor, room=room, familiar=Familiarity.from_state(t))
 
 def _from_file(cls, path, t, meta, encoder, device, check):

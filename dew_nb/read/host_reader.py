@@ -12,6 +12,7 @@ from itertools import islice
 import numpy as np
 import torch
 from fastcore.basics import patch
+from ..mark.tables import check_origin
 from ..models.hosts import check_host
 from ..models.stopping import checkpoint
 from ..models.tokenization import TokenUnits
@@ -90,7 +91,7 @@ class HostResult:
     @property
     def e_both(self) -> float: return float(np.exp(self.log_e_both))
     @property
-    def p_value(self) -> float: return float(bound_p(self.log_e_both)) # min(1, 1/E) of both
+    def p_value(self) -> float: return min(1., 2*min(float(self.score.p_value), float(bound_p(self.log_e)))) # of file and host, for one text
     def marked(self, alpha:float=.01) -> bool: return bool(self.p_value <= alpha) # at this level
     def first(self, alpha:float=.01) -> int|None: return first_crossing(self.running, alpha) # token at which E reached 1/alpha
 
@@ -117,7 +118,7 @@ class HostReader:
         top_p:float|None=None, # likewise
         top_k:int=0, # likewise; 0: none
         no_repeat_ngram_size:int=0, # likewise
-        samplers:list|None=None, # of `Sampler`, to average over; instead of the four above
+        samplers:list|None=None, # of `Sampler`, to average over; instead of `SAMPLERS`
         eps:float=EPS, # no factor is below it
         near:float=NEAR, # kernel with an earlier pair above which a pair is left out; 1: none is
         draws:int=0, # keys to draw for a p-value by rank
@@ -153,7 +154,7 @@ def check_reader(
     if not rule.after_warpers or not rule.unbiased and rule.redraw(torch.Generator()) is None: raise ValueError(
         f'rule={rule.name!r} changes the host\'s distribution also on average over keys, by an amount that a detector cannot compute: '
         'its likelihood ratio is no e-value. Use detector.detect, or a mark of rule="tournament"')
-    detector.scheme.table.check_tokenizer(host.tokenizer_digest, f'the host {host.name!r}')
+    check_origin(detector.scheme.table, host.tokenizer_digest, f'the host {host.name!r}')
     if not 0 <= eps < 1: raise ValueError(f'eps must be at least 0 and below 1, got {eps!r}')
     if not 0 < near <= 1: raise ValueError(f'near must be above 0 and at most 1, got {near!r}')
 
@@ -270,6 +271,16 @@ def detect(self:HostReader,
     check_one_or_many(texts, 'detect')
     if isinstance(texts, str): return next(self.detect_iter([texts], None if prompts is None else [prompts]))
     return list(self.detect_iter(texts, prompts))
+
+# %% ../../nbs/read/09_host_reader.ipynb #01416f53
+@patch
+def record(self:HostReader,
+    r:HostResult, # what `detect` said
+    alpha:float=.01 # level of the verdict
+) -> dict:
+    "Plain numbers about a result, with its verdict; without the ordinary one"
+    d = dict(name=self.host.name, marked=r.marked(alpha), alpha=alpha, samplers=len(self.samplers))
+    return d | {k: v for k,v in r.to_dict().items() if k != 'score'}
 
 # %% ../../nbs/read/09_host_reader.ipynb #dcad7569
 @patch

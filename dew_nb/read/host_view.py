@@ -199,7 +199,8 @@ class Pairs:
         "Correlations over keys with the pairs before and among each other; all are remembered"
         r, u = unit_rows(scheme.rule.rows(ids).float()), unit_rows(c.float())
         self.r, self.u = (x if old is None else torch.cat([old, x]) for old,x in ((self.r, r), (self.u, u)))
-        return scheme.rule.kernel(r @ self.r.T, u @ self.u.T)
+        kernel = scheme.rule.kernel
+        return kernel(r @ self.r.T, kernel.context_cosines(u, self.u))
 
 # %% ../../nbs/read/07_host_view.ipynb #2dd57078
 @patch

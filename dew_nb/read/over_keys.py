@@ -34,7 +34,7 @@ def scores_over_keys(
     progress:bool|None=None, # a progress bar; None: for more than 10 keys
     reading:str='auto' # of texts: 'raw', 'plain' or 'auto'
 ) -> dict:
-    "Arrays (keys, texts): `score`, `z`, `z_iid` (as in the paper), `l_eff`; `n_scored` (texts,)"
+    "Arrays (keys, texts): `score`, `z`, `z_iid` (as in the paper), `l_eff`; `n_scored` and `n_weighted` (texts,)"
     check_many(texts)
     keys, groups = list(keys), _prepare_groups(scheme, list(texts), reading)
     docs = [d for g,_,_ in groups for d in g]
@@ -43,7 +43,8 @@ def scores_over_keys(
     rows = [_under_key(few.rekey(k), groups)
             for k in tqdm(keys, desc='keys', disable=no_bar(progress))]
     out = {k: np.array([r[k] for r in rows]) for k in ('score', 'z', 'z_iid', 'l_eff')}
-    return out | dict(n_scored=np.array([d.first.sum() for d in docs]))
+    n_scored = np.array([d.first.sum() for d in docs])
+    return out | dict(n_scored=n_scored, n_weighted=rows[0]['n_weighted'] if rows else n_scored.astype(float))
 
 # %% ../../nbs/read/11_over_keys.ipynb #c043
 def _under_key(scheme, groups):
@@ -53,5 +54,6 @@ def _under_key(scheme, groups):
     sd, join = scheme.rule.sd, lambda xs: np.concatenate([np.zeros(0), *xs])
     return dict(score=join(x.mean for x in seen),
                 z=join(n.z(x.mean) for n,x in zip(nulls, seen)),
+                n_weighted=join(np.broadcast_to(x.n_weighted, len(x.L)).astype(float) for x in seen),
                 z_iid=join(x.mean*np.sqrt(x.n_weighted)/sd for x in seen),
                 l_eff=join(np.asarray(n.l_eff, float) for n in nulls))

@@ -10,6 +10,7 @@ import re
 import numpy as np
 import torch
 from fastcore.basics import patch
+from ..mark.room import weights_so_far
 from .evidence import position_scores, positions
 from .host_view import Pairs, view_block
 from ..stats.evalues import ScoreBets, average_e, bound_p, first_crossing
@@ -54,7 +55,9 @@ def feed(self:Stream,
     piece # a string, or ids of tokens
 ) -> float:
     "More of the text; the logarithm of the e-value now"
-    return self._take(self.pieces.feed(piece) if isinstance(piece, str) else [int(i) for i in piece])
+    if isinstance(piece, str): return self._take(self.pieces.feed(piece))
+    self.close()                                                  # of a string before, what was held back comes first
+    return self._take([int(i) for i in piece])
 
 @patch
 def close(self:Stream) -> float:
@@ -94,8 +97,9 @@ class ScoreStream(Stream):
         new = doc.first & (doc.pos >= before)
         if not new.any(): return np.full(len(ids), old)
         p = positions(self.scheme, doc.windows[new], doc.tokens[new])
-        K, n = self.pairs.kernels(self.scheme, p.ids, p.u), len(self.bets)
-        self.bets.add(position_scores(self.scheme.rule, p).cpu().numpy()/self.scheme.rule.sd, K.double().cpu().numpy())
+        K, n, room = self.pairs.kernels(self.scheme, p.ids, p.u), len(self.bets), self.scheme.room
+        a = None if room is None else weights_so_far(room, doc)[new]
+        self.bets.add(position_scores(self.scheme.rule, p).cpu().numpy()/self.scheme.rule.sd, K.double().cpu().numpy(), a)
         at = np.searchsorted(doc.pos[new][:len(self.bets) - n], np.arange(before, len(self.ids)), 'right')
         return np.append(old, self.bets.log_e[n:])[at]
 
@@ -126,8 +130,8 @@ def begin(self:HostStream,
     prompt=None # of the next text
 ):
     "A new text of the same writer: the next turn of a conversation"
+    self.close()                                                  # a short text is still held back as a whole
     if len(self.running):
-        self.close()
         self.before = self.before + average_e(self.rows.reshape(len(self.before), -1), axis=1)
     self.ids = self.reader.contexts_before([prompt])[0]
     self.start, self.cache, self.last = len(self.ids), None, None

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TOO_SHORT', 'NOT_JUDGED', 'COLUMNS', 'CARDS', 'STYLE', 'NO_SCRIPTS', 'CLAIMS', 'CAN', 'enough_tokens', 'verdict',
            'scheme_digest', 'Judgement', 'printable', 'headline', 'csv_line', 'report_page', 'enough_for', 'judge_with',
-           'in_groups', 'judgements', 'detector_info', 'info_text']
+           'in_groups', 'judgements', 'detector_info', 'screening_text', 'room_text', 'info_text']
 
 # %% ../../nbs/read/13_verdicts.ipynb #c003
 import csv, hashlib, html, io, json, math, time
@@ -96,7 +96,7 @@ def of_scan(cls:Judgement,
 ) -> Judgement:
     "The judgement of a scan"
     short = r.n_scored < (enough or 1)
-    word = 'marked' if r.marked() else TOO_SHORT if short else 'not marked'
+    word = NOT_JUDGED if not r.judged else 'marked' if r.marked() else TOO_SHORT if short else 'not marked'
     return cls(name, word, r, r.p_value, r.alpha, enough, scheme=schemes[0])
 
 # %% ../../nbs/read/13_verdicts.ipynb #c023
@@ -128,8 +128,8 @@ def of_error(cls:Judgement,
 @patch
 def subkeys(self:Judgement) -> str:
     "Which of several sub-keys speaks; nothing where there is one"
-    n = getattr(self.result, 'keys', 1)
-    if not isinstance(n, int) or n == 1: return ''
+    n = 1 if self.result is None else self.result.keys
+    if n == 1: return ''
     return f' (sub-key {self.result.subkey} of {n})' if self.marked else f' ({n} sub-keys tried)'
 
 # %% ../../nbs/read/13_verdicts.ipynb #c027
@@ -147,7 +147,7 @@ def _says(self:Judgement):
     if self.verdict == TOO_SHORT and self.enough:
         return f'{TOO_SHORT} (about {self.enough} scored tokens would do)'
     if not self.marked: return self.verdict + looks
-    n = len(getattr(self.result, 'spans', []))
+    n = len(r.spans) if r.scanned else 0
     where = f': {n} passage{"s"*(n > 1)}' if n else ''
     return f'marked{where}{looks}' + (f' by {self.detector}' if self.detector else '')
 
@@ -156,14 +156,14 @@ def _says(self:Judgement):
 def caution(self:Judgement) -> str:
     "Why a mark may not show in this text; nothing for most texts"
     if self.marked or self.result is None: return ''
-    hidden = why_hidden(self.result.text, getattr(self.result, 'undone', ()))
-    if hidden or not getattr(self.result, 'unfamiliar', False): return hidden
+    hidden = why_hidden(self.result.text, self.result.undone)
+    if hidden or not self.result.unfamiliar: return hidden
     return 'in a language that keys are not screened on: only a strong mark shows'
 
 @patch
 def remark(self:Judgement) -> str:
     "What was done to a marked text before the mark showed, where a reader would not expect it"
-    return 'read in sentence case' if self.marked and 'case' in getattr(self.result, 'undone', ()) else ''
+    return 'read in sentence case' if self.marked and 'case' in self.result.undone else ''
 
 @patch
 def says(self:Judgement) -> str:
@@ -202,13 +202,16 @@ def line(self:Judgement) -> str:
 
 # %% ../../nbs/read/13_verdicts.ipynb #c033
 @patch
+def _spans(self:Judgement): return self.result.spans if self.result is not None and self.result.scanned else []
+
+@patch
 def passages(self:Judgement) -> list:
     "Lines for each marked passage of a scan: its range, and quotations of its core"
     def quoted(a, b):
         said = ' '.join(self.result.text[a:b].split())
         return printable(said if len(said) <= 60 else said[:60].rsplit(' ', 1)[0] + ' …')
     out = []
-    for s in getattr(self.result, 'spans', []):
+    for s in self._spans():
         out.append(f'    about characters {s.start:,} to {s.end:,}: z {s.z:+.2f}, p {s.p_value:.2g}')
         out += [f'      core, {a:,} to {b:,}: "{quoted(a, b)}"' for a,b in s.core]
         if not s.core: out.append('      no part of it is sure enough to be quoted')
@@ -249,7 +252,7 @@ def _no_formula(v):
 def csv_row(self:Judgement) -> str:
     "The judgement as a line of CSV, see `COLUMNS`"
     d = self.record()
-    spans = getattr(self.result, 'spans', [])
+    spans = self._spans()
     listed = lambda places: ' '.join(f'{a}-{b}' for a,b in places)
     d |= dict(passages=listed((s.start, s.end) for s in spans), core=listed(c for s in spans for c in s.core))
     return csv_line(['' if d.get(k) is None else _no_formula(d[k]) for k in COLUMNS])
@@ -287,8 +290,7 @@ def card(self:Judgement) -> str:
     from dew_nb.read.views import result_html
     r, safe = self.result, html.escape
     if r is None: return f'<h2>{safe(self.name)}: error</h2><p>{safe(self.error)}</p>'
-    scanned = not hasattr(r, 'token_scores')
-    body = r.to_html() if scanned else result_html(r, alpha=self.alpha, word=self.verdict)
+    body = r.to_html() if r.scanned else result_html(r, alpha=self.alpha, word=self.verdict)
     return f'<h2>{safe(self.name)}: {safe(self.says())}</h2>{body}'
 
 # %% ../../nbs/read/13_verdicts.ipynb #c048
@@ -330,7 +332,7 @@ def judge_with(
     looks, det = 10 if scan else len(detectors), next(iter(detectors.values()))
     enough = enough_for(detectors, alpha, scan)
     schemes = [scheme_digest(d.meta, d.p_kind) for d in detectors.values()]
-    words = any(d.config.contexts.name == 'words' for d in detectors.values())
+    words = any(d.config.contexts.unit == 'words' for d in detectors.values())
     def judge(names, texts):
         texts = [t.rstrip('\r\n') for t in texts]
         if scan: kind, found, more = Judgement.of_scan, det.scan_iter(texts, alpha), []
@@ -385,18 +387,17 @@ def detector_info(
     "What a detector file is, as plain values"
     from dew_nb.models.artefacts import content_digest, load_artefact, signer
     from dew_nb.mark.config import DEWConfig
-    from dew_nb.mark.protocols import find_contexts
     from dew_nb.read.detection import check_named
     tensors, meta = load_artefact(path, 'detector', verify_key=verify_key)
     kind = (meta.get('calibration') or {}).get('kind', 'analytic')
     c = DEWConfig.from_flat(meta['config'])
-    own = not find_contexts(c.contexts.name).needs_encoder
     return dict(file=str(path), megabytes=round(Path(path).stat().st_size/1e6, 1),
         scheme=scheme_digest(meta, kind), contents=content_digest(tensors, meta)[:16],
         rule=c.rule.name, contexts=c.contexts.name, config=c.digest, window=c.k, lam=meta['config'].get('lam') if c.rule.name == 'bias' else None,
         host=meta.get('host'), donor=meta.get('donor'), tokenizer=meta.get('tokenizer_digest', '')[:16],
-        encoder=None if own or c.hashed else meta.get('encoder'), key=check_named(path, meta),
+        encoder=meta.get('encoder') if c.space.needs_encoder else None, key=check_named(path, meta),
         keys=c.rule.keys, null=c.null, room=c.room, calibration=bool(meta.get('calibration')), alpha=alpha,
+        screening=meta.get('screening'), room_table=room.get('about') if isinstance(room := meta.get('room'), dict) else None,
         enough=enough_tokens(c, alpha), signed=signer(path), verified=verify_key is not None, claims=None if verify_key else CLAIMS)
 
 # %% ../../nbs/read/13_verdicts.ipynb #c061
@@ -405,22 +406,43 @@ It can't say who wrote a text without this mark: another model, another key and 
 Edited, translated or quoted text carries less of the mark, or none: "not marked" is no proof.
 Whoever has this file can detect the mark and, with skill, forge it. The key is not in it.'''
 
+# %% ../../nbs/read/13_verdicts.ipynb #a3197b1f
+def screening_text(
+    said # of a file's metadata; None: the key was not screened
+) -> str:
+    "What was measured when the key was screened, in words"
+    if said is None: return 'no: towards some languages the key may lean'
+    try:
+        which = ', '.join(f'{n:d}' for n in said['counter'][:4]) + ' …'*(len(said['counter']) > 4)
+        return (f'on {len(said["kinds"])} kinds of text, signs from proposal {which}: '
+                f'largest lean {said["worst_before"]:.3f} before, {said["worst_after"]:.3f} after')
+    except (KeyError, TypeError, ValueError): return 'the file does not say how'
+
+def room_text(
+    about # of a file's table; None: it is not known
+) -> str:
+    "What a table of room was learnt from, in words"
+    if not isinstance(about, dict): return ''
+    n, host = about.get('positions'), about.get('host')
+    return (f', learnt from {n:,} positions' if isinstance(n, int) else '') + (f' of {host}' if host else '')
+
 # %% ../../nbs/read/13_verdicts.ipynb #c062
 def info_text(
     d:dict # from `detector_info`
 ) -> str:
     "What a detector file is, in words"
-    unit = 'words' if d['contexts'] == 'words' else 'tokens'
+    from dew_nb.mark.protocols import find_contexts
+    unit = find_contexts(d['contexts']).Config.unit
     rule = d['rule'] + ' over words'*(unit == 'words') + ('' if d['lam'] is None else f', strength {d["lam"]:g}')
     needs = f'the encoder {d["encoder"]}' if d['encoder'] else 'nothing else: no encoder, no model'
     null = 'the file\'s own calibration' if d['calibration'] else (
         'the null over keys' if d['null'] == 'key' else 'the paper\'s i.i.d. test')
-    if d['room']: null += f', positions weighted by room (table {d["room"]})'
+    if d['room']: null += f', positions weighted by room (table {d["room"]}{room_text(d["room_table"])})'
     host = f'{d["host"]} (tokenizer {d["tokenizer"]})' if unit == 'tokens' else 'any: words are read, not tokens'
     enough = f'about {d["enough"]} scored {unit} at level {d["alpha"]:g}' if d['enough'] else 'unknown'
     many = f', {d["keys"]} sub-keys' if d['keys'] > 1 else ''
     signed = d['signed'] and d['signed'] + (', verified' if d['verified'] else ', not verified: give --verify-key FILE')
     rows = dict(file=f'{d["file"]}, {d["megabytes"]} MB, contents {d["contents"]}', key=f'{d["key"]} (fingerprint){many}',
-        scheme=f'{d["scheme"]}: {rule}', host=host, window=f'{d["window"]} {unit}', needs=needs, enough=enough, signed=signed or 'no') | {'p-values': null}
+        scheme=f'{d["scheme"]}: {rule}', host=host, window=f'{d["window"]} {unit}', needs=needs, enough=enough, signed=signed or 'no') | {'p-values': null, 'screened': screening_text(d['screening'])}
     said = '\n'.join(f'{k:<9} {printable(v)}' for k,v in rows.items()) + '\n' + CAN
     return said if d['verified'] else f'{said}\n{CLAIMS}'

@@ -197,7 +197,8 @@ def scan_html(
     n = len(r.spans)
     rows = ''.join(f'<br>{_where(s)}' for s in r.spans)
     rows += ''.join(f'<br>{html.escape(t)}' for t in (r.note, ENDS*(n > 0)) if t)
-    head = (f'<b>{n} marked passage{"s"*(n != 1)}</b> &nbsp; <b>p</b> {r.p_value:.2g} &nbsp; '
+    said = f'{n} marked passage{"s"*(n != 1)}' if r.judged else 'cannot be judged'
+    head = (f'<b>{said}</b> &nbsp; <b>p</b> {r.p_value:.2g} &nbsp; '
             f'<b>z of the whole text</b> {r.z_text:+.2f} &nbsp; '
             f'<b>tokens</b> {r.n_tokens:,}{rows}')
     box = f'<div style="margin:.5em 0;max-height:24em;overflow:auto">{marked_text(r, limit)}</div>'

@@ -92,7 +92,8 @@ def read_cbor(
     data:bytes # one value, and nothing after it
 ):
     "The value that CBOR stands for; `ValueError` where it cannot be read"
-    b = _Bytes(bytes(data))
+    if not isinstance(data, bytes): raise ValueError(f'CBOR is bytes, got {type(data).__name__}')          # bytes(10**12) would be that many
+    b = _Bytes(data)
     value = _value(b, DEEP)
     if b.at != len(b.data): raise ValueError(f'{len(b.data) - b.at} bytes stand after the value')
     return value

@@ -11,9 +11,11 @@ import os, sys
 from functools import lru_cache, wraps
 from importlib import import_module
 import torch
+from ..mark.marking import mark_step
+from ..mark.protocols import MarkState
 from ..mark.scheme import Scheme
-from ..mark.windows import known_windows, special_mask
-from .vllm import load_scheme
+from ..mark.windows import special_mask
+from .vllm import load_scheme, served_policy
 
 # %% ../../nbs/serving/04_native.ipynb #a8de3ab4
 def mark_contexts(
@@ -24,12 +26,10 @@ def mark_contexts(
     subkey:int=0, # of a scheme that has several
     allowed:torch.Tensor|None=None # (B,) rows that may be marked; None: all
 ) -> torch.Tensor:
-    "(B, V) marked logits; logarithms of probabilities"
-    w = contexts.long()
-    full = known_windows(w, special)
-    if allowed is not None: full = full & allowed
+    "(B, V) marked logits; logarithms of probabilities, by kernels up to a constant of each row"
+    start, end = (torch.full((len(contexts),), x, device=contexts.device) for x in (0, contexts.shape[1]))
     own = subkey if scheme.rule.keys > 1 else None                             # one for all rows: no copies of its matrices
-    return scheme.rule.insert(logits, scheme.rule.project(scheme.contexts.encode(w), own), full)
+    return mark_step(scheme, contexts.long(), logits, MarkState(start, end, special, own, allowed=allowed))
 
 # %% ../../nbs/serving/04_native.ipynb #3a0b7cfd
 class TournamentMark:
@@ -174,8 +174,12 @@ NEEDED = {'vllm.v1.watermarking.factory': 'create_watermarker', 'vllm.v1.waterma
           'vllm.v1.worker.gpu.spec_decode.rejection_sampler': 'rejection_sample', 'vllm.v1.watermarking.watermarker': 'RandomSampler'}
 
 def register():
-    "vLLM's general plugin: put the tournament in place of vLLM's algorithm, if DEW_NATIVE names a file"
-    if not os.environ.get('DEW_NATIVE', '').strip(): return
+    "vLLM's general plugin: note the policy; put the tournament in place of vLLM's algorithm, if DEW_NATIVE names a file"
+    path, native = os.environ.get('DEW_POLICY', ''), os.environ.get('DEW_NATIVE', '').strip()
+    if path.strip() and not native: os.environ['DEW_POLICY_DIGEST'] = served_policy(path).digest
+    if not native: return
+    if path.strip(): raise ValueError("DEW_POLICY beside DEW_NATIVE: vLLM's own watermarker knows nothing of requests, and no policy could be kept. "
+        'Leave one of them out; a policy is kept by --logits-processors dew_nb.serving.vllm:DEW')
     for module,name in NEEDED.items():
         try: getattr(import_module(module), name)
         except (ImportError, AttributeError) as e: raise RuntimeError(f'DEW_NATIVE is for vLLM 0.30 to 0.32, and this release has no {module}.{name}: use '

@@ -52,13 +52,12 @@ def card(
 ) -> str:
     "A judgement for a person, as HTML without scripts"
     r, kind = j.result, j.verdict.split()[0]
-    scanned = hasattr(r, 'spans')
-    if scanned: body = scan_html(r)
+    if r.scanned: body = scan_html(r)
     else: body = (f'<p class="figures">z {r.z:+.2f} &nbsp; {r.n_tokens:,} tokens, {r.n_scored:,} scored, worth {r.l_eff:,.0f} &nbsp; '
                   f'key {html.escape(r.key)}</p>{LEGEND}<div class="text">{shaded_text(r, limit)}</div>'
                   f'<div class="wide">{running_mean(r)}</div><div class="narrow">{running_mean(r, 330)}</div>')
     more = keys_table(j.keys) if j.keys else ''
-    said = f'<details><summary>What the words mean</summary>{words_html(PASSAGE_WORDS if scanned else WORDS)}</details>'
+    said = f'<details><summary>What the words mean</summary>{words_html(PASSAGE_WORDS if r.scanned else WORDS)}</details>'
     return (f'<section class="card {kind}"><h2>{html.escape(j.says())}</h2><p>{p_sentence(j)}</p>'
             f'<p class="note">{NOTE[j.verdict]}</p>{more}{body}{said}</section>')
 
@@ -90,7 +89,7 @@ ABOUT = ('The level is the share of unmarked texts that are called marked. A ver
          'detectors and no others. Who asks about many texts must expect false positives: their number times the level.')
 
 def page_html(
-    names:list, # of the detectors
+    names:list, # of the detectors; none: the page asks for them when it has the token
     token:bool=False, # whether one is wanted
     claims:str|None=None # what is to be known of the detectors' keys
 ) -> str:
@@ -202,8 +201,12 @@ async function post(what, body) {
   const r = await fetch(what, {method: 'POST', headers, body: JSON.stringify(body)});
   return [r.ok, await r.json()];
 }
+async function names() {
+  const r = await fetch('health', {headers: {Authorization: 'Bearer ' + $('token').value}}), found = (await r.json()).detectors ?? [], many = found.length > 1;
+  $('detector').replaceChildren(...(many ? [new Option('all, corrected', '')] : []), ...found.map(d => new Option(d.name, d.name)));
+}
 async function ask(what) {
-  clear();
+  clear(); if ($('token') && !$('detector').length) await names();
   const body = {alpha: Number($('alpha').value), html: !rows};
   if (rows && !$('column').value) return wrong('Choose the column of the texts first.');
   if (rows) body.texts = rows.slice(1).map(r => r[$('column').value] ?? ''); else body.text = $('text').value;

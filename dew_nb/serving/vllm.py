@@ -4,16 +4,18 @@
 
 # %% auto #0
 __all__ = ['INTERFACES', 'named_files', 'served_policy', 'scheme_files', 'file_head', 'file_choices', 'acts_last', 'load_scheme',
-           'served_tokenizer', 'check_served', 'RowMarker', 'scheme_of', 'Request', 'ListBatch', 'Group', 'SlotBatch',
-           'load_markers', 'check_server', 'keeps_log', 'make_ledger', 'ServerMark', 'admit_request', 'interfaces',
-           'processor_class']
+           'served_tokenizer', 'check_served', 'RowMarker', 'scheme_of', 'Request', 'open_answer', 'ListBatch', 'Group',
+           'SlotBatch', 'load_markers', 'check_server', 'keeps_log', 'make_ledger', 'ServerMark', 'admitted',
+           'interfaces', 'processor_class']
 
 # %% ../../nbs/serving/03_vllm.ipynb #c002
 import json, os
+from contextlib import nullcontext
 from importlib.metadata import version
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
+from itertools import cycle
 from pathlib import Path
 import numpy as np
 import torch
@@ -22,7 +24,7 @@ from safetensors import safe_open
 from ..mark.config import DEWConfig
 from ..mark.kernels import kernels, take_texts
 from ..mark.marking import QUICK, Marker, mark_step
-from ..mark.protocols import find_contexts, find_rule
+from ..mark.protocols import find_rule
 from ..mark.structured import StructuredText
 from ..models.graphs import RecordedChange
 from ..models.tokenization import tokenizer_digest
@@ -104,7 +106,7 @@ def load_scheme(
 ):
     "The scheme of a file, to mark with"
     choices = file_choices(path)
-    if choices.hashed or find_contexts(choices.contexts.name).needs_encoder:
+    if choices.space.keyed or choices.space.needs_encoder:
         raise ValueError(f'{path} asks an encoder at each step, and a server has no time for that: '
             "build it with DEWConfig.preset('standard'), or another config with contexts='compiled'")
     key = os.environ.get('DEW_VERIFY_KEY', '').strip() or None
@@ -138,7 +140,7 @@ class RowMarker(Marker):
         most:int=64 # shapes to record
     ):
         super().__init__(scheme, most)
-        self.step = RecordedChange(self._step)
+        self.step, self.pinned = RecordedChange(self._step), {}
     @property
     def k(self) -> int: return self.scheme.contexts.k
     @property
@@ -166,13 +168,13 @@ def mark_rows(self:RowMarker,
     B, gpu = len(logits), logits.is_cuda
     text = answers_at(ids, rows, start, power_of_two(longest, 256) if gpu else longest)
     start, end = torch.zeros_like(start), end - start
-    more = {n: x for n,x in dict(subkeys=subkeys, allowed=allowed).items() if x is not None}
     rows = power_of_two(B) if gpu else B                       # few shapes
-    few = self.scheme.rule.top(logits) if logits.numel() > QUICK else None
-    if few is not None:                                        # the logits are the sampler's: they are changed in place
-        return self.scheme.rule.change(logits, *few, self.inner(*more_rows((*few, text, start, end, *more.values()), rows))[:B])
-    all_rows = more_rows((logits, text, start, end, *more.values()), rows)
-    return self.mark(*all_rows[:4], **dict(zip(more, all_rows[4:])))[:B]
+    top = self.scheme.rule.top(logits) if logits.numel() > QUICK else None
+    if top is not None:                                        # the logits are the sampler's: they are changed in place
+        def play(scheme, text, values, ids, s): return self.inner(*more_rows((values, ids, text, s.start, s.end, s.subkeys, s.allowed), rows))[:B]
+        return mark_step(self.scheme, text, logits, self.state(start, end, subkeys, allowed=allowed), True, play, top)
+    *given, subkeys, allowed = more_rows((logits, text, start, end, subkeys, allowed), rows)
+    return self.mark(*given, subkeys, allowed=allowed)[:B]
 
 # %% ../../nbs/serving/03_vllm.ipynb #f554b7f0
 def _take(ids, step, width):
@@ -185,15 +187,23 @@ def _take(ids, step, width):
     return ids[:, :width].index_select(0, rows)
 
 @patch
-def _step(self:RowMarker, logits, ids, step, *more, width):
+def _step(self:RowMarker, logits, ids, step, subkeys=None, allowed=None, *, width):
     "Take in the last tokens of texts, and mark the logits that follow them, in place"
     text, end = _take(ids, step, width), step[1]
-    new = mark_step(self.scheme, text, logits, self._state(torch.zeros_like(end), end, more), in_place=True)
+    new = mark_step(self.scheme, text, logits, self.state(torch.zeros_like(end), end, subkeys, allowed=allowed), in_place=True)
     if new is logits: return
     if logits.is_cuda: raise RuntimeError('the rule has no kernels')       # it would hold copies of all logits
     logits.copy_(new)
 
 # %% ../../nbs/serving/03_vllm.ipynb #4ad0b5b1
+@patch
+def _send(self:RowMarker, step:np.ndarray) -> torch.Tensor:
+    "An array in memory that a GPU reads by itself: one of four in turn, since the copy of the last one may not be done"
+    if step.shape not in self.pinned: self.pinned[step.shape] = cycle([(x, x.numpy()) for x in (torch.empty(step.shape, dtype=torch.long, pin_memory=True) for _ in range(4))])
+    sent, there = next(self.pinned[step.shape])
+    there[:] = step
+    return sent
+
 @patch
 def mark_texts(self:RowMarker,
     logits:torch.Tensor, # (B, V); may be overwritten
@@ -203,10 +213,10 @@ def mark_texts(self:RowMarker,
     allowed:torch.Tensor|None=None # (B,) rows that may be marked; None: all
 ) -> torch.Tensor:
     "Marked logits, as of `mark_rows`, in as few calls of the device as can be"
-    longest, more, sent = int(step[1].max()), [x for x in (subkeys, allowed) if x is not None], torch.from_numpy(step)
-    if logits.is_cuda: sent, width = sent.pin_memory(), min(power_of_two(longest, 256), texts.ids.shape[1])
-    else: width = longest
-    if self.step((logits, texts.ids), sent, *more, width=width): return logits
+    longest = int(step[1].max())
+    if logits.is_cuda: sent, width = self._send(step), min(power_of_two(longest, 256), texts.ids.shape[1])
+    else: sent, width = torch.from_numpy(step), longest
+    if self.step((logits, texts.ids), sent, subkeys, allowed, width=width): return logits
     sent = sent.to(logits.device, non_blocking=True)
     _take(texts.ids, sent, width)
     rows, end = sent[:2]
@@ -231,6 +241,19 @@ class Request:
     tokens: list # what it has written; vLLM appends to it
     row: int # where that stands in `Texts`
     subkey: int = 0 # drawn by its name
+
+# %% ../../nbs/serving/03_vllm.ipynb #ccf58e0b
+def open_answer(
+    ledger:Ledger, # of a policy
+    row:int, # where the answer stands
+    params, # vLLM's `SamplingParams`
+    marker:RowMarker|None, # of its scheme; None: it is not marked
+    tokens:int # it has already
+):
+    "Note in the ledger that an answer begins"
+    args = params.extra_args or {}
+    ledger.open(row, args.get('dew_request', ''), marker is not None, marker.k if marker else 0, tokens,
+                leave=not args.get('dew_all', False), policy=args.get('dew_policy'))
 
 # %% ../../nbs/serving/03_vllm.ipynb #c038
 class ListBatch:
@@ -258,7 +281,7 @@ def add(self:ListBatch,
     marker = self.markers.get(name)
     new = Request(name or '', own_cut(params), tokens, self.texts.open(), marker.subkey(params) if marker else 0)
     self.at[index] = new
-    if self.ledger: self.ledger.open(new.row, (params.extra_args or {}).get('dew_request', ''), bool(name), marker.k if marker else 0, _known(tokens))
+    if self.ledger: open_answer(self.ledger, new.row, params, marker, _known(tokens))
 
 def _known(tokens): return len(tokens) - bool(tokens and tokens[-1] < 0) # tokens of a list; the last may be known late
 
@@ -350,7 +373,7 @@ def apply(self:ListBatch,
         whole = len(g.requests) == len(logits)
         x = logits if whole else logits[g.places]
         if g.cuts is not None: x = cut_tails(x, g.cuts, g.used)
-        if max(map(len, g.lists)) >= g.marker.k:
+        if any(len(t) >= g.marker.k for t in g.lists):
             x = g.marker.mark_texts(x, self.texts, self.texts.last_tokens(g.rows, g.lists), g.subkeys, self._allowed(g))
         if whole: return x.to(logits)
         logits[g.places] = x.to(logits)
@@ -382,8 +405,7 @@ def add(self:SlotBatch,
     marked = name is not None
     self.which[slot] = self.names.index(name) if marked else -1
     self.cutting[slot] = cut != NEUTRAL
-    if self.ledger: self.ledger.open(int(slot), (params.extra_args or {}).get('dew_request', ''), marked, self.markers[name].k if marked else 0,
-                                     int(self.states.prefill_len.np[slot] - self.states.prompt_len.np[slot]))
+    if self.ledger: open_answer(self.ledger, int(slot), params, self.markers.get(name), int(self.states.prefill_len.np[slot] - self.states.prompt_len.np[slot]))
     self.numbers[slot] = torch.tensor([params.temperature, *cut, self.markers[name].subkey(params) if marked else 0])
     return marked
 
@@ -475,7 +497,7 @@ def make_ledger(
     leave, log = policy.exempt.leave, policy.open_log() if keeps_log(vllm_config) else None
     tok = served_tokenizer(vllm_config.model_config) if leave else None
     if log: log.append('started', policy=policy.digest, key=file_head(policy.files[policy.epoch_at().name])[1], software=version('dew_nb'))
-    return Ledger(StructuredText(tok, leave, device) if tok is not None else None, log)
+    return Ledger(StructuredText(tok, leave, device) if tok is not None else None, log, policy=policy.digest)
 
 # %% ../../nbs/serving/03_vllm.ipynb #c065
 class ServerMark:
@@ -490,12 +512,12 @@ class ServerMark:
         slots = hasattr(where, 'all_token_ids')
         device = where.device if slots else where
         markers = load_markers(scheme_files(), device, vllm_config.model_config)
-        self.last = next(iter(markers.values())).after_warpers
+        self.after_warpers = next(iter(markers.values())).after_warpers
         policy = served_policy(os.environ.get('DEW_POLICY', ''))
         ledger = policy and make_ledger(policy, vllm_config, device)
         self.batch = SlotBatch(markers, where, ledger) if slots else ListBatch(markers, device, ledger)
     def __repr__(self): return f'DEW({self.batch})'
-    def is_argmax_invariant(self) -> bool: return self.last  # V1: its place, see above
+    def is_argmax_invariant(self) -> bool: return self.after_warpers # V1: its place, see above
     def update_state(self, batch_update): self.batch.update(batch_update) # V1: requests came and went
     def add_request(self, req_idx:int, sampling_params) -> bool: # V2: a request got a slot
         return self.batch.add(req_idx, sampling_params)
@@ -505,33 +527,39 @@ class ServerMark:
 @lru_cache
 def _policy_log(policy_path): return served_policy(policy_path).open_log()
 
-def admit_request(
-    policy:Policy, # of the server
+def admitted(
+    policy:Policy|None, # of the server; None: it has none
     params # vLLM's `SamplingParams`; changed
 ):
-    "What the policy says of a request: it is refused, or noted in the log and told what to do"
+    "A context in which the rest of a request is checked: a policy refuses it first, or notes afterwards that it was accepted"
+    if policy is None: return nullcontext()
     keys = {n: file_head(f)[1] for n,f in policy.files.items()}
     first = next(iter(policy.files.values()))
-    policy.admit(params, _policy_log(os.environ['DEW_POLICY']), keys, marks_greedy=not acts_last(first))
+    return policy.admitted(params, _policy_log(os.environ['DEW_POLICY']), keys, marks_greedy=not acts_last(first))
 
 # %% ../../nbs/serving/03_vllm.ipynb #c067
+def _check_params(params, policy, asked):
+    "Take over the cuts of a request, or refuse it"
+    files, args = scheme_files(), params.extra_args
+    name = wanted(args, list(files))
+    check_allowed(args, bool(policy) or name is not None)
+    own_cut(params)                                         # refuses a bad one
+    if name is None or not acts_last(files[name]): return
+    if file_choices(files[name]).rule.keys > 1: name_text(params)
+    if params.temperature > 0: take_over(params)
+    elif asked: raise ValueError('With temperature 0 no token is drawn, and the mark of '
+        'this server is in the draw: set a temperature, or leave dew out')
+    reseal(params)
+
+# %% ../../nbs/serving/03_vllm.ipynb #297baef4
 @patch(cls_method=True)
 def validate_params(cls:ServerMark,
     sampling_params # vLLM's `SamplingParams`; its cuts are taken over
 ):
     "Refuse a request that cannot be marked as it asks; called by vLLM for each one"
-    policy, files, asked = served_policy(os.environ.get('DEW_POLICY', '')), scheme_files(), 'dew' in (sampling_params.extra_args or {})
-    if policy: admit_request(policy, sampling_params)
-    args = sampling_params.extra_args
-    name = wanted(args, list(files))
-    check_allowed(args, bool(policy) or name is not None)
-    own_cut(sampling_params)                                # refuses a bad one
-    if name is None or not acts_last(files[name]): return
-    if file_choices(files[name]).rule.keys > 1: name_text(sampling_params)
-    if sampling_params.temperature > 0: take_over(sampling_params)
-    elif asked: raise ValueError('With temperature 0 no token is drawn, and the mark of '
-        'this server is in the draw: set a temperature, or leave dew out')
-    reseal(sampling_params)
+    policy, args = served_policy(os.environ.get('DEW_POLICY', '')), sampling_params.extra_args or {}
+    asked = 'dew' in args and 'dew_seal' not in args        # with a seal it was the server that said so, when it checked the same object before
+    with admitted(policy, sampling_params): _check_params(sampling_params, policy, asked)
 
 # %% ../../nbs/serving/03_vllm.ipynb #c068
 @patch

@@ -8,6 +8,7 @@ __all__ = ['answers_at', 'power_of_two', 'more_rows', 'sorted_cut', 'find_cut', 
 # %% ../../nbs/serving/02_vllm_rows.ipynb #c002
 from functools import lru_cache
 from importlib import import_module
+from operator import itemgetter
 
 # %% ../../nbs/serving/02_vllm_rows.ipynb #c003
 import numpy as np
@@ -35,12 +36,12 @@ def power_of_two(
 
 # %% ../../nbs/serving/02_vllm_rows.ipynb #mkrows01
 def more_rows(
-    tensors, # of B rows each
+    tensors, # of B rows each; None among them
     rows:int # that they shall have
 ) -> list:
     "Tensors with their first rows once more at the end"
     if rows == len(tensors[0]): return list(tensors)
-    return [torch.cat([x, x[:1].expand(rows - len(x), *x.shape[1:])]) for x in tensors]
+    return [x if x is None else torch.cat([x, x[:1].expand(rows - len(x), *x.shape[1:])]) for x in tensors]
 
 # %% ../../nbs/serving/02_vllm_rows.ipynb #c012
 def sorted_cut(
@@ -88,7 +89,8 @@ class Texts:
         columns:int=256 # to begin with
     ):
         self.ids = torch.zeros(rows, columns, dtype=torch.long, device=device)
-        self.free, self.read_so_far = list(range(rows)), {}
+        self.free, self.read_so_far = list(range(rows)), np.zeros(rows, np.int64)
+    def __len__(self): return len(self.ids) - len(self.free)
 
 # %% ../../nbs/serving/02_vllm_rows.ipynb #c018
 @patch
@@ -102,6 +104,7 @@ def grow(self:Texts,
     new = self.ids.new_zeros(R if rows <= R else max(rows, 2*R), C if columns <= C else max(columns, 2*C))
     new[:R, :C] = self.ids
     self.free += range(R, len(new))
+    self.read_so_far = np.pad(self.read_so_far, (0, len(new) - R))
     self.ids = new
 
 # %% ../../nbs/serving/02_vllm_rows.ipynb #c019
@@ -119,7 +122,6 @@ def close(self:Texts,
     row:int # from `open`
 ):
     "The row is free again"
-    del self.read_so_far[row]
     self.free.append(row)
 
 # %% ../../nbs/serving/02_vllm_rows.ipynb #c022
@@ -146,13 +148,17 @@ def last_tokens(self:Texts,
     lists:list # of token ids, one for each row
 ) -> np.ndarray: # (6, N) rows, lengths, place and id of the last token but one, place and id of the last
     "What a step has to know; rows that are more than a step behind are read"
-    N, known = len(lists), self.read_so_far
-    n = np.fromiter(map(len, lists), np.int64, N)
-    had = np.fromiter(map(known.__getitem__, rows.tolist()), np.int64, N)
-    behind = np.flatnonzero((n <= had) | (n - had > 2))
-    if len(behind): self.read(rows[behind].tolist(), [lists[i] for i in behind])
-    if N and n.max() > self.ids.shape[1]: self.grow(0, int(n.max()))
-    last = np.fromiter((t[-1] if t else 0 for t in lists), np.int64, N)
-    before = np.fromiter((t[-2] if len(t) > 1 else t[-1] if t else 0 for t in lists), np.int64, N)
-    known.update(zip(rows.tolist(), (n - (last < 0)).tolist()))
-    return np.stack([rows, n, np.maximum(n-2, 0), before, np.maximum(n-1, 0), last])
+    n = np.fromiter(map(len, lists), np.int64, len(lists))
+    new = n - self.read_so_far[rows]
+    if (new == 1).all():                                        # one token more each, as in almost every step
+        last = before = np.fromiter(map(itemgetter(-1), lists), np.int64, len(lists))
+        at = at_before = n - 1
+    else:
+        behind = np.flatnonzero((new <= 0) | (new > 2))
+        if len(behind): self.read(rows[behind].tolist(), [lists[i] for i in behind])
+        last = np.array([t[-1] if t else 0 for t in lists])
+        before = np.array([t[-2] if len(t) > 1 else t[-1] if t else 0 for t in lists])
+        at, at_before = np.maximum(n-1, 0), np.maximum(n-2, 0)
+    if len(n) and n.max() > self.ids.shape[1]: self.grow(0, int(n.max()))
+    self.read_so_far[rows] = n - (last < 0)
+    return np.array([rows, n, at_before, before, at, last])

@@ -13,6 +13,7 @@ import argparse, os, re, sys
 from pathlib import Path
 
 # %% ../../nbs/shell/00_arguments.ipynb #c004
+from ..mark.room_tables import ROOM_TABLES, list_rooms
 from ..serving.inputs import UsageError, one_line
 
 # %% ../../nbs/shell/00_arguments.ipynb #c007
@@ -181,8 +182,8 @@ def scheme_options(
         help='strength of the mark, of the presets calibrated and paper')
     g.add_argument('--keys', type=int, metavar='N', help='sub-keys of the one key, of which each '
         'text draws one, of the presets standard and tournament (default: 1)')
-    g.add_argument('--room', metavar='NAME', help='weights of positions in reading: everyday, packaged or chat; '
-        'they help where the model is sure of its words (default: all positions alike)')
+    g.add_argument('--room', metavar='NAME', help=f'weights of positions in reading: {list_rooms("none", str)}; '
+        'they help where the model is sure of its words (default: those of the preset)')
     device_option(g)
 
 # %% ../../nbs/shell/00_arguments.ipynb #c038
@@ -243,11 +244,10 @@ def read_config(
         '--lam is the strength of other presets: add --preset calibrated or --preset paper')
     if args.keys is not None and preset not in ('standard', 'tournament'): raise UsageError(
         f'--keys goes with --preset standard or tournament, and --preset {preset} knows no sub-keys: leave one out')
-    given = dict(lam=args.lam, keys=args.keys, room=args.room)
-    from dew_nb.mark.room import PACKAGED
-    if args.room is not None and (preset in ('multilingual', 'paper') or args.room not in PACKAGED): raise UsageError(
-        f'--room takes {", ".join(PACKAGED)}, with the presets standard, tournament and calibrated')
-    return DEWConfig.preset(preset, **{k: v for k,v in given.items() if v is not None})
+    given = {k: v for k,v in dict(lam=args.lam, keys=args.keys, room=args.room).items() if v is not None}
+    if 'room' in given and (preset in ('multilingual', 'paper') or args.room not in (*ROOM_TABLES, 'none')): raise UsageError(
+        f'--room takes {list_rooms("none", str)}, with the presets standard, tournament and calibrated')
+    return DEWConfig.preset(preset, **given)
 
 # %% ../../nbs/shell/00_arguments.ipynb #c048
 def build_scheme(

@@ -145,8 +145,7 @@ def host_reading(
     reader = det.with_host(host, read_prompt(args), args.temperature, args.top_p)
     def read(j):
         r = reader.detect(j.result.text)
-        d = dict(name=host.name, marked=r.marked(args.alpha), alpha=args.alpha, samplers=len(reader.samplers))
-        return 'host_reading', d | {k: v for k,v in r.to_dict().items() if k != 'score'}, host_words(r, host.name, args.alpha)
+        return 'host_reading', reader.record(r, args.alpha), host_words(r, host.name, args.alpha)
     return read
 
 # %% ../../nbs/shell/00_beside.ipynb #6a531717

@@ -7,9 +7,10 @@ __all__ = ['BATCH', 'OF_TEXTS', 'REPORTED', 'dew_mark', 'dew_detect', 'dew_eval'
 
 # %% ../../nbs/shell/01_commands.ipynb #c003
 import json, os, shlex, shutil, sys
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from ..serving.documents import TABLES, judged_documents, named_documents
+from ..serving.documents import TABLES, file_kind, files_below, judged_documents, named_documents
 from ..serving.inputs import UsageError, check_encoding, encoding_of, named_texts, shorten
 from ..read.many import MANY, Tally, corrected, cutoff
 from .arguments import (CommandParser, TokenBar, build_scheme, device_option,
@@ -365,16 +366,32 @@ def _print_info(args) -> int:
     return 0
 
 # %% ../../nbs/shell/01_commands.ipynb #c043
+def _read_as(f, args, inside=False):
+    "How a file is read, as far as its name and its first bytes tell"
+    if (kind := file_kind(f)) in ('docx', 'pdf', 'parquet'): return dict(encoding=kind, inside=inside)
+    with open(f, 'rb') as b: return dict(encoding=encoding_of(b.read(4), args.encoding), inside=inside)
+
+def _files_of(args):
+    "The files of a call, those in folders too, and how each is read"
+    out = {}
+    for f in args.file:
+        if os.path.isfile(f): out[f] = _read_as(f, args)
+        with suppress(UsageError):
+            inside = files_below(f)[0] if os.path.isdir(f) else []
+            out |= {g: _read_as(g, args, True) for g in inside if os.path.isfile(g) and os.access(g, os.R_OK)}
+    return out
+
+# %% ../../nbs/shell/01_commands.ipynb #556f3347
 def _reporter(args):
     "What writes the evidence report; mistakes about it are told before anything is loaded"
     from dew_nb.serving.report import Reporter
-    def read_as(f):
-        with open(f, 'rb') as b: return encoding_of(b.read(4), args.encoding)
     given = shlex.join(['dew_detect', *(a if len(a) <= 200 else a[:200] + '…' for a in args.given)])
     password = os.environ.get('DEW_SIGN_PASSWORD', '')
-    return Reporter(args.report, {f: read_as(f) for f in args.file if os.path.isfile(f)}, given, args.sign_key, password,
-                    args.case, args.examiner, bool(args.verify_key))
+    options = dict(field=args.jsonl, column=args.column, encoding=args.encoding, names=args.id_column)
+    return Reporter(args.report, _files_of(args), given, args.sign_key, password,
+                    args.case, args.examiner, bool(args.verify_key), options)
 
+# %% ../../nbs/shell/01_commands.ipynb #c5bccf22
 def _write_page(args, dets, tally, rows, cards):
     "The page of --html"
     names = ', '.join(f'{n or "the key"} (key {d.key}, scheme {scheme_digest(d.meta, d.p_kind)})' for n,d in dets.items())

@@ -12,17 +12,23 @@ from .arguments import CommandParser, output_options, prepare_environment, run_c
 
 # %% ../../nbs/shell/05_policies.ipynb #b40506e6
 def _policy_parser():
-    p = CommandParser('dew_policy', description="Check a server's policy, or verify its log.")
+    p = CommandParser('dew_policy', description="Check a server's policy, verify or sign its log.")
     output_options(p)
-    parts = p.add_subparsers(dest='what', metavar='{check,verify-log}', required=True)
+    parts = p.add_subparsers(dest='what', metavar='{check,verify-log,sign-log}', required=True)
     check = parts.add_parser('check', help='check a policy', description='Check a policy and say what it says.', epilog='Exit code: 0 it is sound, 2 it is not.')
     check.add_argument('policy', metavar='POLICY.toml')
     verify = parts.add_parser('verify-log', help='verify a log', description='Follow the hash chain of a log and count what it says.',
-        epilog='Exit code: 0 the chain holds, 1 it does not, 2 error.')
+        epilog='Exit code: 0 the chain holds, 1 it does not or the log has an alarm, 2 error.')
     verify.add_argument('log', metavar='LOG.jsonl')
+    verify.add_argument('--heads', metavar='FILE', help='signed heads that the log must have, from sign-log; with --verify-key')
+    verify.add_argument('--verify-key', metavar='FILE', help='public key that must have signed them')
     verify.add_argument('--head', metavar='DIGEST', help='digest of a line that must be in the log, as an earlier call printed it')
     verify.add_argument('--policy', metavar='POLICY.toml', help='the only policy that the log may name')
-    for x in (check, verify):
+    sign = parts.add_parser('sign-log', help='sign the head of a log', description='Verify a log and note its head, signed, at the end of a file.', epilog='Exit code: 0 signed, 1 its chain does not hold, 2 error.')
+    sign.add_argument('log', metavar='LOG.jsonl')
+    sign.add_argument('--sign-key', metavar='FILE', required=True, help='private key (dew_mark --new-sign-key FILE makes one)')
+    sign.add_argument('--heads', metavar='FILE', help='where to note it (default: LOG.jsonl.heads)')
+    for x in (check, verify, sign):
         x.add_argument('--json', action='store_true', help='as JSON')
         output_options(x)
     return p
@@ -46,36 +52,55 @@ def _check(args) -> int:
     alone = [n for n in ('code', 'json', 'tools') if getattr(x, n)] if leave else []
     _say_all({'name': policy.name, 'digest': policy.digest, 'enforced': policy.enforce, '{"dew": false}': policy.opt_out if policy.enforce else 'allowed', 'log': policy.log,
         **{f'epoch {n}': v for n,v in epochs.items()}, 'in force now': policy.epoch_at().name, 'exempt routes': list(x.routes), 'exempt tenants': list(x.tenants),
-        'left alone': alone, 'at most': f'{x.most} tokens of an answer' if alone else '', 'sampling below the limits': policy.sampling.below, 'log-probabilities': policy.sampling.logprobs}, args.json)
+        'left alone': alone, 'at most': f'{x.most} tokens of an answer, {x.words} of them words of JSON or a tool call' if alone else '', 'sampling below the limits': policy.sampling.below, 'log-probabilities': policy.sampling.logprobs}, args.json)
     return 0
 
 # %% ../../nbs/shell/05_policies.ipynb #3232ca15
+def _verified(args, found, other):
+    "What a verified log says"
+    from dew_nb.serving.audit import SHORT
+    what = [f'the log names other policies: {", ".join(other)}']*bool(other) + [f'alarms: {", ".join(found.alarms)}']*bool(found.alarms)
+    _say_all({'ok': not what, 'lines': found.lines, 'head': f'sha256:{found.head}', 'policies': sorted(found.policies), 'keys': sorted(found.keys), 'events': dict(found.events),
+        'accepted': dict(found.decisions), 'refused': dict(found.reasons), 'alarms': dict(found.alarms), 'tokens': found.tokens, 'tokens marked': found.marked, 'tokens exempt': found.exempt,
+        f'answers under {SHORT} tokens': found.short, 'accepted and not yet written': found.open, **({'what': '; '.join(what)} if what else {})}, args.json)
+    return bool(what)
+
 def _verify_log(args) -> int:
     "Verify a log"
-    from dew_nb.serving.audit import SHORT, verify_log
+    from dew_nb.serving.audit import read_heads, verify_log
     from dew_nb.serving.policy import Policy
     want = Policy.read(args.policy).digest if args.policy else None
-    try: found = verify_log(args.log, args.head and args.head.removeprefix('sha256:'))
-    except FileNotFoundError: raise UsageError(f'no file {args.log}') from None
+    if bool(args.heads) != bool(args.verify_key): raise UsageError('--heads FILE and --verify-key FILE belong together')
+    try: found = verify_log(args.log, args.head and args.head.removeprefix('sha256:'), read_heads(args.heads, args.verify_key) if args.heads else ())
+    except FileNotFoundError as e: raise UsageError(f'no file {e.filename}' if e.filename else str(e)) from None
     except ValueError as e:
         _say_all(dict(ok=False, what=f'{args.log}: {e}'), args.json)
         return 1
-    other = sorted(found.policies - {want}) if want else []
-    ok = not other
-    _say_all({'ok': ok, 'lines': found.lines, 'head': f'sha256:{found.head}', 'policies': sorted(found.policies), 'keys': sorted(found.keys), 'events': dict(found.events),
-        'accepted': dict(found.decisions), 'refused': dict(found.reasons), 'tokens': found.tokens, 'tokens marked': found.marked, 'tokens exempt': found.exempt,
-        f'answers under {SHORT} tokens': found.short, 'accepted and not yet written': found.open,
-        **({'what': f'the log names other policies: {", ".join(other)}'} if other else {})}, args.json)
-    return 0 if ok else 1
+    return int(_verified(args, found, sorted(found.policies - {want}) if want else []))
+
+# %% ../../nbs/shell/05_policies.ipynb #12ee4b18
+def _sign_log(args) -> int:
+    "Sign the head of a log"
+    from dew_nb.models.signing import load_signing_key
+    from dew_nb.serving.audit import sign_head
+    try: key = load_signing_key(args.sign_key)
+    except (FileNotFoundError, ValueError) as e: raise UsageError(str(e)) from None
+    try: record = sign_head(args.log, key, args.heads)
+    except FileNotFoundError as e: raise UsageError(f'no file {e.filename}') from None
+    except ValueError as e:
+        _say_all(dict(ok=False, what=f'{args.log}: {e}'), args.json)
+        return 1
+    _say_all(dict(ok=True, lines=record['lines'], head=f'sha256:{record["head"]}', time=record['time'], heads=args.heads or f'{args.log}.heads'), args.json)
+    return 0
 
 # %% ../../nbs/shell/05_policies.ipynb #96a715df
 def _policy(argv) -> int:
     args = _policy_parser().parse_args(argv)
     prepare_environment()
-    return _check(args) if args.what == 'check' else _verify_log(args)
+    return {'check': _check, 'verify-log': _verify_log, 'sign-log': _sign_log}[args.what](args)
 
 def dew_policy(
     argv:list|None=None # arguments; None: those of the command line
 ) -> int: # exit code: 0 sound, 1 the chain of a log is broken, 2 error
-    "The command `dew_policy`: check a server's policy, or verify its log"
+    "The command `dew_policy`: check a server's policy, verify or sign its log"
     return run_command('dew_policy', argv, _policy)

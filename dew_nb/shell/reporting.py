@@ -42,33 +42,46 @@ def _report_parser():
     return p
 
 # %% ../../nbs/shell/04_reporting.ipynb #4d4d8d5d
-def _again(args, record):
-    "Scores computed again"
+def _again(args, record, page):
+    "Everything that can be computed again"
     from dew_nb import Detector, load_encoder
-    from dew_nb.serving.reportcheck import check_again
-    if len(args.detector) != len(record['detectors']): raise UsageError(
+    from dew_nb.serving.reportcheck import check_again, check_facts, check_page_again, judge_again
+    if len(args.detector) != len({d['name'] for d in record['detectors']}): raise UsageError(
         f'--again needs the detectors of the report, in their order: {len(record["detectors"])} of them, {len(args.detector)} given with --detector')
     encoder = load_encoder(args.encoder, device=args.device) if args.encoder else None
-    names = [d['name'] for d in record['detectors']]
-    return check_again(record, {n: Detector.load(f, encoder=encoder, device=args.device) for n,f in zip(names, args.detector)})
+    dets = {d['name']: Detector.load(f, encoder=encoder, device=args.device) for d,f in zip(record['detectors'], args.detector)}
+    yield check_facts(record, dets, args.detector)
+    found = judge_again(record, dets)
+    yield from check_again(record, found)
+    if page: yield check_page_again(record, page, found)
+
+# %% ../../nbs/shell/04_reporting.ipynb #b2039375
+def _left(args, record):
+    "What nothing was given to compare with"
+    if not args.file: left = ['files that were examined (--file)']
+    elif loose := [t['name'] for t in record['texts'] if not t['file']]: left = [f'texts that are of no file ({len(loose)}, such as {loose[0]})']
+    else: left = []
+    if args.file and (more := len(record['files']) - len(args.file)) > 0: left.append(f'{more} other files of the report (--file)')
+    return left + ['the detector (--detector)']*(not args.detector) + ['the scores (--again)']*(not args.again)
 
 # %% ../../nbs/shell/04_reporting.ipynb #c10c3e76
 def _checks(args):
     "All checks that were asked for, one by one"
-    from dew_nb.serving.reportcheck import Check, check_detector, check_file, check_page, check_signed, read_report
+    from dew_nb.serving.documents import read_again
+    from dew_nb.serving.reportcheck import Check, check_detector, check_file, check_page, check_signed, check_words, read_report
     for f in (*args.file, *args.detector):
         if not os.path.isfile(f): raise UsageError(f'no file {f}')
     record = read_report(args.report)
+    page = args.html or Path(args.report).parent/Path(record['html']['name']).name
     signed = check_signed(record, args.public_key)
-    yield signed
-    yield check_page(record, args.html or Path(args.report).parent/Path(str(record['html'].get('name'))).name, signed)
-    yield from (check_file(record, f) for f in args.file)
+    shown = check_page(record, page, signed)
+    yield from (signed, shown, check_words(record, signed))
+    yield from (check_file(record, f, read_again) for f in args.file)
     known = [check_detector(record, f) for f in args.detector]
     yield from known
     if args.again and not all(c.ok for c in known): yield Check(None, 'scores: not computed again, for a detector is not one of the report')
-    elif args.again: yield from _again(args, record)
-    left = dict(file='files that were examined (--file)', detector='the detector (--detector)', again='the scores (--again)')
-    if left := [v for k,v in left.items() if not getattr(args, k)]: yield Check(None, f'nothing was given to compare with: {", ".join(left)}')
+    elif args.again: yield from _again(args, record, None if shown.ok is False else page)
+    if left := _left(args, record): yield Check(None, f'nothing was given to compare with: {", ".join(left)}')
 
 # %% ../../nbs/shell/04_reporting.ipynb #c74c2b4f
 def _verify(args) -> int:

@@ -87,13 +87,14 @@ def _extend(L, K, J, ridge=RIDGE):
 @patch
 def add(self:ScoreBets,
     y:np.ndarray, # (n,) standardised scores of new positions; (n, R): under each of R sub-keys, which are averaged
-    K:np.ndarray # (n, N+n) their correlations, with the positions before and among each other
+    K:np.ndarray, # (n, N+n) their correlations, with the positions before and among each other
+    a:np.ndarray|None=None # (n,) what a mark adds to each, up to a factor: from the text so far, not from the key; None: to all alike
 ):
     "Count more positions"
     n, N = min(len(y), self.most - len(self)), len(self)
     if n <= 0: return
-    y, K = np.asarray(y, float).reshape(len(y), -1)[:n], np.asarray(K, float)[:n, :N+n]
+    y, K, a = np.asarray(y, float).reshape(len(y), -1)[:n], np.asarray(K, float)[:n, :N+n], 1 if a is None else np.asarray(a, float)[:n]
     A, C, self.L = _extend(self.L, K[:, :N], K[:, N:])
     w = np.zeros((0, y.shape[1])) if self.w is None else self.w
     self.w = np.append(w, solve_triangular(C, y - A @ w, lower=True), 0)
-    self.v = np.append(self.v, solve_triangular(C, 1 - A @ self.v, lower=True))
+    self.v = np.append(self.v, solve_triangular(C, a - A @ self.v, lower=True))

@@ -72,7 +72,7 @@ def tile(self:CellPairs,
     checkpoint()
     w = TILE*self.stride
     a, b = slice(i*w, (i+1)*w), slice(j*w, (j+1)*w)
-    k = self.kernel(self.r[a] @ self.r[b].T, self.c[a] @ self.c[b].T)
+    k = self.kernel(self.r[a] @ self.r[b].T, self.kernel.context_cosines(self.c[a], self.c[b]))
     if self.weights is not None: k = k*self.weights[a, None]*self.weights[b]
     k = cell_sums(cell_sums(k, self.stride).T, self.stride).T
     out = torch.zeros(TILE, TILE, dtype=torch.float64, device=k.device)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from fastcore.basics import patch
 from ..models.vectors import unit_rows
+from .kernel import Kernel
 from .null import ScoreLaw
 
 # %% ../../nbs/stats/05_tanh_kernel.ipynb #c007
@@ -59,7 +60,7 @@ def score_covariance(
 
 # %% ../../nbs/stats/05_tanh_kernel.ipynb #c019
 @dataclass(frozen=True)
-class TanhKernel:
+class TanhKernel(Kernel):
     "Correlation of two scores over keys, from the cosine of their tokens and of their contexts"
     gamma: float # saturation
     planes = 0 # hyperplanes that a score's sign depends on: none here

@@ -10,7 +10,7 @@ import numpy as np
 
 # %% ../../nbs/transfer/01_neighbours.ipynb #c003
 from ..mark.config import DEWConfig
-from .donors import donor_embeddings, donor_whitening, joined_ids, rust_tokenizer, token_texts
+from .donors import check_fast, donor_embeddings, donor_whitening, joined_ids, token_texts
 from ..models.hosts import check_host
 from ..models.tokenization import backend
 from ..mark.whitening import Whitening
@@ -48,7 +48,7 @@ def neighbours(
     k:int=6 # how many
 ) -> list:
     "The texts of the k nearest tokens to a word, and their cosines"
-    rust_tokenizer(tokenizer)                                # says what is wrong with anything else
+    check_fast(tokenizer)                                # says what is wrong with anything else
     tok = backend(tokenizer)
     ids = tok.encode(word, add_special_tokens=False).ids
     if not ids: raise ValueError(f"{word!r} has no token: give a word, such as ' house'")
@@ -64,7 +64,7 @@ def word_vectors(
     words:list # words, without a leading space
 ) -> np.ndarray:
     "(N, d) unit vectors of words: the mean over the tokens of each"
-    rust_tokenizer(tokenizer)                                # says what is wrong with anything else
+    check_fast(tokenizer)                                # says what is wrong with anything else
     flat, start = joined_ids(backend(tokenizer), [' ' + w for w in words])
     if none := [w for w,n in zip(words, np.diff(start)) if not n]: raise ValueError(
         f'{none} have no token: give words that the tokenizer can read')

@@ -3,7 +3,7 @@
     dew_eval nbs/studies/contexts_chat.toml --out results/contexts_chat                                        # on a GPU
     python nbs/studies/answer_lengths.py --results results/contexts_chat --out nbs/studies/data                # minutes on a CPU
 
-Of each scheme's answers, and of the unmarked ones (and of the default's once more, read with the weights `everyday`), those with at least so many tokens of the host are cut to that many and read under their key. Writes answer_lengths.parquet (a p-value for each scheme, key, length
+Of each scheme's answers, and of the unmarked ones (and of the default's once more, read with all positions alike), those with at least so many tokens of the host are cut to that many and read under their key. Writes answer_lengths.parquet (a p-value for each scheme, key, length
 and answer) and answer_lengths.json (settings, machine). What is finished is kept in --out, so that a run that was cut goes on.
 """
 import argparse, json, time
@@ -20,7 +20,7 @@ from dew_nb.evaluation.texts.frames import write_frame
 
 SCHEMES = 'DEW standard', 'SynthID 3 weighted', 'SynthID 4 weighted', 'DEW ngram 2', 'EXP', 'Unigram', 'KGW 1'
 LENGTHS = 25, 50, 100, 150, 200
-READ = {'DEW standard, everyday': ('DEW standard', dict(room='everyday'))}     # texts of another row, read otherwise
+READ = {'DEW standard, all alike': ('DEW standard', dict(room=None))}     # texts of another row, read otherwise
 
 def cut(host, texts:pd.Series, n:int) -> pd.Series:
     "The first n tokens of the texts that have as many"

@@ -5,14 +5,14 @@
 
 The host writes answers to questions and continuations of film reviews without a mark, at temperature 0.7 and top-p 0.9, and notes what it expected at each position: the logarithms of its 64 likeliest tokens at temperature 1.
 Everything else is computed from these on the page: a mark changes such a distribution, and over random keys its bits are fair coins. No text is marked, so no draw of texts and no key is in the figures.
-Writes data/dial.safetensors (half precision) and data/dial.json.
+Writes data/dial.safetensors.xz (half precision; `read` has the arrays) and data/dial.json.
 """
-import argparse, json, sys
+import argparse, json, lzma, sys
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save
 
 from dew_nb import load_host
 from dew_nb.evaluation.texts.content import machine
@@ -27,6 +27,16 @@ def narrow(logits, temperature=T, top_p=TOP_P):
     s, i = (logits/temperature).softmax(-1).sort(-1, descending=True)
     s = torch.where(s.cumsum(-1) - s < top_p, s, 0.)
     return torch.zeros_like(s).scatter(-1, i, s/s.sum(-1, keepdim=True))
+
+def read(path):
+    "What `keep` wrote: arrays by name"
+    arrays = load(lzma.decompress(path.read_bytes()))
+    return {k: x if k.endswith('text') else torch.from_numpy(x.numpy().cumsum(1, dtype=np.int16)).view(torch.half) for k,x in sorted(arrays.items())}
+
+def keep(path, arrays):
+    "Write arrays by name: rows of logarithms fall, and so the bits of each are stored as what they add to those before"
+    steps = lambda x: torch.from_numpy(np.diff(x.view(torch.int16).numpy(), axis=1, prepend=np.int16(0)))
+    path.write_bytes(lzma.compress(save({k: x if k.endswith('text') else steps(x) for k,x in arrays.items()}), preset=9))
 
 @torch.no_grad()
 def write(host, prompts, tokens, seed=0):
@@ -57,7 +67,7 @@ def main(argv=None):
     a.add_argument('--out', type=Path, default=Path('nbs/studies/data'))
     a = a.parse_args(argv)
     host, arrays, info = load_host(a.host), {}, {}
-    if a.add: arrays, info = load_file(a.out/'dial.safetensors'), json.loads((a.out/'dial.json').read_text())
+    if a.add: arrays, info = read(a.out/'dial.safetensors.xz'), json.loads((a.out/'dial.json').read_text())
     for kind,source in KINDS.items():
         prompts = list(build_corpus(host, source, 'evaluation', a.texts, 30, 200, 0).prompts)
         texts = [t for i in range(0, len(prompts), a.batch) for t in write(host, prompts[i:i+a.batch], a.tokens, i)]
@@ -65,7 +75,7 @@ def main(argv=None):
         arrays[f'{a.host}/{kind}/text'] = torch.arange(len(texts), dtype=torch.int16).repeat_interleave(torch.tensor([len(t) for t in texts]))
         print(kind, len(texts), 'texts', len(arrays[f'{a.host}/{kind}']), 'positions', flush=True)
     info[a.host] = dict(command=' '.join(['python', 'nbs/studies/dial.py', *(argv or sys.argv[1:])]), temperature=T, top_p=TOP_P, machine=machine(host))
-    save_file(arrays, a.out/'dial.safetensors')
+    keep(a.out/'dial.safetensors.xz', arrays)
     (a.out/'dial.json').write_text(json.dumps(info, indent=1) + '\n')
 
 if __name__ == '__main__': main()

@@ -2,13 +2,15 @@
 
     python nbs/studies/host_reader.py --host qwen2.5-coder-1.5b-instruct --work results/host_reader --out nbs/studies/data
     python nbs/studies/host_reader.py --host smollm2-135m --answers 3 --programs 2 --humans 2 --keys 1 --null-keys 2 --draws 9 --tokens 40 --work WORK --out OUT
+    python nbs/studies/host_reader.py --host smollm2-135m --answers 260 --programs 160 --humans 560 --keys 0 --null-keys 100 --draws 0 --tokens 48 --readers 'no prompt' prompt --work WORK --out nbs/studies/data
 
 The host answers questions and writes programs (chat prompts, temperature 0.7, top-p 0.9) with the tournament under a few keys, and without a mark. Marked texts are read as they are and with 10% and 30% of their words
 deleted. Readers: the ordinary detector; the likelihood ratio with the host (`dew_nb.read.host_reader`) without the prompt, with it, at temperatures 1 and 0.5 instead of 0.7, and with an unknown sampler. Unmarked texts (the
 host's answers and programs, reviews that people wrote, lists and other texts that repeat themselves) are read under many other keys, by every reader: the mean of E and its tail are those of an e-value or they are not.
 Every e-value is computed for several shares ε and several bounds on the kernel of pairs (near).
 
-Writes host_reader_NAME.parquet (a row for each text, attack, reader, key, ε and bound: log_e; for the ordinary detector p_value) and host_reader_NAME.json (settings, machine, a summary). Texts and finished
+Writes host_reader_NAME.parquet (a row for each text, attack, reader, key, ε and bound: log_e; for the ordinary detector p_value; not if no key marks), host_reader_NAME_keys.parquet (E of unmarked texts by key) and host_reader_NAME.json
+(settings, machine, a summary). Texts and finished
 parts are kept in WORK and not made again: start it again where it was cut off. About ten to fifteen minutes on one data-centre GPU.
 """
 import argparse, json, shlex, sys, time
@@ -123,7 +125,8 @@ def marked_rows(a, wm, have, prompts, grid, key):
     for kind,ps in prompts.items():
         for attack,rate in ATTACKS.items():
             texts = [delete_words(have[kind, key, i], rate, content_seed('deleted', kind, key, i) % 2**31) for i in range(len(ps))]
-            said, names = dict(kind=kind, source='marked', attack=attack, key=key), FEW if rate else list(READERS)
+            said = dict(kind=kind, source='marked', attack=attack, key=key)
+            names = [r for r in a.readers if r in FEW or not rate]
             packs = packs_of(a, mine, texts, ps, names)
             near = packs[False].nearest(mine)
             yield ordinary(mine, texts, **said)
@@ -144,13 +147,13 @@ def replace_views(pack, samplers):
 
 def unmarked_rows(a, wm, texts, ps, grid, kind):
     "All readers of unmarked texts under other keys"
-    packs = packs_of(a, wm, texts, ps, list(READERS))
+    packs = packs_of(a, wm, texts, ps, a.readers)
     few = wm.narrow(np.unique(np.concatenate([p.ids() for p in packs.values()])))
     for k in range(a.null_keys):
         other = few.rekey(study_key(1000 + k, 'host reader'))
         said = dict(kind=kind, source='unmarked', attack='none', key=1000 + k)
         yield ordinary(other, texts, **said)
-        yield from read_all(packs, list(READERS), other, packs[False].nearest(other), grid, **said)
+        yield from read_all(packs, a.readers, other, packs[False].nearest(other), grid, **said)
 
 def part(a, name, rows):
     "A part of the figures, from its file if it is there"
@@ -179,6 +182,12 @@ def summary(d):
         out.append(dict(kind=kind, reader=reader, attack=attack if source == 'marked' else 'unmarked', p01=float((g.p_value <= .01).mean()), n=len(g)))
     return out
 
+def by_key(d):
+    "Of unmarked texts, for each key: mean of E and its tail, for the main ε with every bound and the main bound with every ε"
+    d = d[(d.source == 'unmarked') & d.log_e.notna() & ((d.eps == MAIN[0]) | (d.near == MAIN[1]))]
+    d = d.assign(E=np.exp(d.log_e), E20=d.log_e >= np.log(20), E100=d.log_e >= np.log(100), E1000=d.log_e >= np.log(1000))
+    return d.groupby(['kind', 'reader', 'eps', 'near', 'key']).agg(mean=('E', 'mean'), E20=('E20', 'sum'), E100=('E100', 'sum'), E1000=('E1000', 'sum'), n=('E', 'size')).reset_index()
+
 def shown(d):
     "What the page reads: of unmarked texts the main ε and bound, of marked ones all; the whole grid stays in --work"
     return d[(d.source == 'marked') | d.eps.isna() | (d.eps == MAIN[0]) & (d.near == MAIN[1])].reset_index(drop=True)
@@ -192,6 +201,7 @@ def arguments():
     ap.add_argument('--keys', type=int, default=3, help='that texts are marked with')
     ap.add_argument('--null-keys', type=int, default=60, help='that unmarked texts are read under')
     ap.add_argument('--draws', type=int, default=99, help='keys to draw for p-values by rank')
+    ap.add_argument('--readers', nargs='+', default=list(READERS), choices=list(READERS), metavar='READER', help='all unless named')
     ap.add_argument('--tokens', type=int, default=200)
     ap.add_argument('--batch', type=int, default=64, help='texts written at a time')
     ap.add_argument('--rows', type=int, default=16, help='texts read at a time')
@@ -205,7 +215,7 @@ def main():
     a.t0 = time.time()
     for d in (a.work, a.out): d.mkdir(parents=True, exist_ok=True)
     host, enc = load_host(a.host, a.device), load_encoder(device=a.device)
-    wm = DEW.build(host, enc, study_key(0, 'host reader'), DEWConfig(), progress=False)
+    wm = DEW.build(host, enc, study_key(0, 'host reader'), DEWConfig(room=None), progress=False)
     print(f'{time.time()-a.t0:5.0f} s: {wm}', flush=True)
     prompts = {k: list(build_corpus(host, s, split=None, n=n).prompts) for k,s,n in (('answers', 'questions', a.answers), ('programs', 'code', a.programs))}
     humans = list(build_corpus(host, n=a.humans, n_text=a.tokens).human)
@@ -215,7 +225,8 @@ def main():
     parts += [part(a, f'unmarked {k}', lambda: unmarked_rows(a, wm, *x, grid, k)) for k,x in kinds.items()]
     d = pd.concat(parts, ignore_index=True)
     short = 'real' if a.host.startswith('qwen') else a.host.split('-')[0]
-    write_frame(a.out/f'host_reader_{short}.parquet', shown(d), dict(log_e=12, p_value=12, z=12))
+    if a.keys: write_frame(a.out/f'host_reader_{short}.parquet', shown(d), dict(log_e=12, p_value=12, z=12))
+    by_key(d).to_parquet(a.out/f'host_reader_{short}_keys.parquet', index=False)
     rows = summary(d)
     said = {k: v for k,v in vars(a).items() if k not in ('out', 'work', 't0')}
     (a.out/f'host_reader_{short}.json').write_text(json.dumps(dict(command=shlex.join(['python', 'nbs/studies/host_reader.py', *sys.argv[1:]]), settings=said, eps=EPS, near=NEAR, main=MAIN,

@@ -3,8 +3,9 @@
     python nbs/studies/serving.py --make study.dew                       # a detector file of the embedded host; a CPU will do
     python nbs/studies/kernel_times.py --scheme study.dew --out nbs/studies/data/kernel_times.json
 
-The file's tables are repeated to 128,256 tokens, logits are random, answers have 100 tokens. Each part is recorded as a CUDA graph and replayed 50 times between two events. `cpu` is what the
-processor needs to start a step, replays not waited for: kernel by kernel, and (`cpu_recorded`) as vLLM's V1 runner starts it, with the lists of tokens read and the whole step as one record. `error` is the largest difference of a probability between both ways.
+The file's tables are repeated to 128,256 tokens, logits are random and in 16 bits as a model's are (so that many are equal), answers have 100 tokens. Each function is recorded as a CUDA graph and replayed 50 times between two events.
+`step` is a whole step as vLLM's V1 runner starts it, from the last tokens to the changed logits; `likeliest`, `contexts` (with their layers) and `play` are its parts alone. `cpu` is what the processor needs to start a step, replays not waited for:
+kernel by kernel, and (`cpu_recorded`) as one record, with the lists of tokens read (`gather`: that alone). `error` is the largest difference of a probability between both ways, for logits in 32 bits.
 """
 import argparse, json, tempfile, time
 from pathlib import Path
@@ -56,19 +57,21 @@ def cpu_time(f, n:int=100) -> float:
     torch.cuda.synchronize()
     return round(1e6*spent/n)
 
-def recorded_time(m, logits, n:int=100) -> float:
-    "Microseconds in which vLLM's V1 runner starts a step"
+def recorded_time(m, logits, n:int=100) -> tuple:
+    "Microseconds in which vLLM's V1 runner starts a step, and of these to read the lists"
     texts = Texts('cuda', len(logits), 1024)
     rows = np.array([texts.open() for _ in logits])
     lists = [(1000 + np.arange(TOKENS)*37 + row).tolist() for row in rows]
     def step():
         for tokens in lists: tokens.append(1234)
+        torch.cuda.synchronize()
         start = time.perf_counter()
-        m.mark_texts(logits, texts, texts.last_tokens(rows, lists))
-        return time.perf_counter() - start
+        last = texts.last_tokens(rows, lists)
+        read = time.perf_counter() - start
+        m.mark_texts(logits, texts, last)
+        return time.perf_counter() - start, read
     with torch.inference_mode(): spent = [step() for _ in range(n + 10)]
-    torch.cuda.synchronize()
-    return round(1e6*float(np.median(spent[10:])))
+    return tuple(round(1e6*float(x)) for x in np.median(spent[10:], 0))
 
 def measure(m, B:int) -> dict:
     "A row: one batch"
@@ -76,17 +79,23 @@ def measure(m, B:int) -> dict:
     scheme, rule, dev = m.scheme, m.scheme.rule, 'cuda'
     logits, ids = torch.randn(B, V, device=dev)*3, torch.randint(1000, V//3, (256, 1024), device=dev)
     rows, start, end = torch.arange(B, device=dev), torch.zeros(B, dtype=torch.long, device=dev), torch.full((B,), TOKENS, device=dev)
-    text, state = ids[:B, :256].contiguous(), m._state(start, end, ())
+    text, state = ids[:B, :256].contiguous(), m.state(start, end)
     K.kernels.works = False
     want, old = mark_step(scheme, text, logits, state).softmax(-1), gpu_time(lambda: m._mark(logits, text, start, end))
     K.kernels.works = True
+    step = torch.stack([rows, end, end-1, ids[:B, TOKENS-1], end-1, ids[:B, TOKENS-1]])
+    whole, by_parts = logits.clone(), m.mark_rows(logits.clone(), ids, rows, start, end, TOKENS)
+    m._step(whole, ids, step, width=256)
+    error = max(float((x.softmax(-1) - want).abs().max()) for x in (whole, by_parts))
+    logits = logits.bfloat16().float()
     values, at = K.likeliest(logits, 256)
     c, on = K.next_contexts(text, at, state, scheme.contexts, rule, TURN)
-    new = K.play_candidates(values, at, rule.project(c), on, rule.table.rows)
-    got = m.mark_rows(logits.clone(), ids, rows, start, end, TOKENS).softmax(-1)
-    parts = dict(likeliest=lambda: K.likeliest(logits, 256), play=lambda: m._play(values, at, text, start, end), change=lambda: K.add_changes(logits, values, at, new))
-    return dict(batch=B, tensor_operations=old, **{k: gpu_time(f) for k,f in parts.items()}, cpu=cpu_time(lambda: m.mark_rows(logits, ids, rows, start, end, TOKENS)), 
-                cpu_recorded=recorded_time(m, logits), error=float((got - want).abs().max()))
+    q = rule.project(c)
+    parts = dict(step=lambda: m._step(logits, ids, step, width=256), likeliest=lambda: K.likeliest(logits, 256), play=lambda: K.play_candidates(values, at, q, on, rule.table.rows),
+                 contexts=lambda: K.project_contexts(K.last_contexts(text, state, scheme.contexts, rule, TURN)[0], rule.M, rule.a))
+    recorded, gather = recorded_time(m, logits)
+    return dict(batch=B, tensor_operations=old, **{k: gpu_time(f) for k,f in parts.items()}, cpu=cpu_time(lambda: m.mark_rows(logits, ids, rows, start, end, TOKENS)),
+                cpu_recorded=recorded, gather=gather, error=error)
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

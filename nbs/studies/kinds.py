@@ -700,7 +700,7 @@ def make_languages(cache, chars=6000):
             if len(text) > chars:
                 break
             text += '\n\n'*bool(text) + p
-        rows.append(dict(language=code, text=text))
+        rows.append(dict(language=code, source=source.name, licence=source.licence, text=text))
     return rows
 
 

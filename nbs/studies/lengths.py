@@ -77,7 +77,7 @@ def main():
     tok, reviews = host.tokenizer.backend_tokenizer, movie_reviews()[-8000:]
     keys, rows = [seed_key(a.seed + i) for i in range(a.keys)], []
     for preset in a.presets:
-        wm = DEW.build(host, enc, keys[0], DEWConfig.preset(preset), progress=False)
+        wm = DEW.build(host, enc, keys[0], DEWConfig.preset(preset, room=None), progress=False)
         for length in a.lengths:
             texts = cut_texts(tok, reviews, length, int(np.clip(a.tokens//length, 6, a.most)))
             r = scores_over_keys(wm, keys, texts, progress=False, reading='raw')

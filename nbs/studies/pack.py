@@ -9,11 +9,18 @@ an attack more); with --renew what was computed again takes the place of what is
 all go, since they were other choices. With --again the folders are packs already, and are packed once more as KEEP has it now:
 
     python nbs/studies/pack.py --again nbs/studies/data/*/ --out nbs/studies/data
+
+With --squeeze, every parquet file under the folders is compressed anew where that makes it smaller; what it holds stays, to the last bit:
+
+    python nbs/studies/pack.py --squeeze nbs/studies/data
 """
-import argparse, copy
+import argparse, copy, io
 from pathlib import Path
 
+import pandas as pd
+
 from dew_nb.evaluation.studies.store import load_results
+from dew_nb.evaluation.texts.frames import parquet_bytes
 
 # Texts: the first two of each unit, so that they can be scored again, and more where a page counts words or tokens in them
 READ = ('none', 'Unigram', 'DEW paper lam=2.0', 'DEW paper lam=2.5', 'DEW calibrated lam=2.0', 'DEW calibrated lam=2.5',
@@ -62,6 +69,15 @@ def joined(old, new, renew, instead):
     both.metas = [m for m in both.metas if m['id'] not in gone]
     return both
 
+def squeeze(path):
+    "Compress a parquet file anew if that makes it smaller, and check that it holds the same; the bytes that were gained"
+    old, before = pd.read_parquet(path), path.stat().st_size
+    new = parquet_bytes(old)
+    if len(new) >= before: return 0
+    pd.testing.assert_frame_equal(pd.read_parquet(io.BytesIO(new)), old, check_exact=True)
+    path.write_bytes(new)
+    return before - len(new)
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__,
                                  formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -71,8 +87,13 @@ def main():
     ap.add_argument('--renew', action='store_true', help='the same, but new units take the place of old ones')
     ap.add_argument('--again', action='store_true', help='the folders are packs: make them smaller, as KEEP has it')
     ap.add_argument('--instead', nargs='+', default=(), help='schemes of which no old unit stays')
-    ap.add_argument('--out', type=Path, required=True)
+    ap.add_argument('--squeeze', action='store_true', help='only compress the parquet files anew, with the same content')
+    ap.add_argument('--out', type=Path)
     a = ap.parse_args()
+    if a.squeeze:
+        files = sorted(f for o in a.results for f in (o.rglob('*.parquet') if o.is_dir() else [o]))
+        return print(f'{sum(map(squeeze, files))/1e3:,.0f} kB less in {len(files)} files')
+    if a.out is None: ap.error('the following arguments are required: --out')
     for folder in a.results:
         new, pack = load_results(folder), a.out/folder.name
         if new.packed != a.again: ap.error(f'{folder} is {"" if new.packed else "not "}a pack: --again is for packs')

@@ -50,7 +50,7 @@ from dew_nb.read.host_view import HostView, Pairs, join_views, place_rows
 from dew_nb.read.room_learning import RoomNotes, room_table
 
 T, TOP_P, EPS, NEAR, TOP, OTHERS, LEAST = .7, .9, .5, .3, 256, 127, 1e-5
-SCHEMES = {'DEW standard': ('dew', dict(preset='standard')), 'SynthID 3': ('synthid', dict(ngram_len=3)), 'KGW 1': ('kgw', dict(width=1, gamma=.5, delta=2.)), 'EXP': ('exp', {}),
+SCHEMES = {'DEW standard': ('dew', dict(preset='standard', room=None)), 'SynthID 3': ('synthid', dict(ngram_len=3)), 'KGW 1': ('kgw', dict(width=1, gamma=.5, delta=2.)), 'EXP': ('exp', {}),
            'DEW ngram 2': ('dew', dict(preset='tournament', contexts='ngram', k=2)), 'SynthID 4': ('synthid', dict(ngram_len=4)), 'Unigram': ('unigram', dict(gamma=.5, delta=2.))}
 ATTACKS = {'none': 0., '10% deleted': .1, '30% deleted': .3}
 KINDS = dict(answers='questions', programs='code')

@@ -24,6 +24,7 @@ from dew_nb.evaluation.studies.kinds import find_scheme
 from dew_nb.evaluation.studies.store import load_results
 from dew_nb.evaluation.texts.content import content_seed, machine, read_texts, study_key, write_texts
 from dew_nb.evaluation.texts.corpora import build_corpus
+from dew_nb.evaluation.texts.frames import write_frame
 from dew_nb.mark.room import RoomTable
 from dew_nb.models.tokenization import TokenUnits
 from dew_nb.read.host_view import Sampler
@@ -44,7 +45,7 @@ def batch_prompts(host, what, i):
     corpus = build_corpus(host, kind, split, n=(place+1)*BATCH)
     return kind, split, list(corpus.prompts[-BATCH:])
 
-def standard(host, enc, **kw): return DEW.build(host, enc, study_key(0, 'room'), DEWConfig.preset('standard', **kw), progress=False)
+def standard(host, enc, **kw): return DEW.build(host, enc, study_key(0, 'room'), DEWConfig.preset('standard', **dict(room=None) | kw), progress=False)
 
 def write(a):
     "Texts of each batch that is not there yet, one file a batch"
@@ -133,7 +134,7 @@ def fpr(a):
         own = few.rekey(study_key(k, 'room fpr'))
         for kind,texts in sets.items(): out += [dict(r, kind=kind) for r in both(own, texts, table, key=k)]
         print(f'{time.time()-t0:.0f} s: key {k}', flush=True)
-        pd.DataFrame(out).to_parquet(HERE/'data'/'room_fpr.parquet', compression='zstd', index=False)
+        write_frame(HERE/'data'/'room_fpr.parquet', pd.DataFrame(out))
 
 def edited(text, attack, rate):
     "A text after an attack"
@@ -152,10 +153,10 @@ def rates(a):
         kept += [dict(set=name, key=key, i=i, text=t) for i,t in enumerate(texts)] if name == 'answers' else []
         print(f'{time.time()-t0:.0f} s: {name} {key}', flush=True)
     out = HERE/'data'
-    pd.DataFrame(rows).to_parquet(out/'room.parquet', compression='zstd', index=False)
+    write_frame(out/'room.parquet', pd.DataFrame(rows))
     write_texts(out/'room_texts.jsonl.xz', kept)
     stamp = dict(command='python nbs/studies/room.py rates --out room', sampler=SAMPLER, tokens=TOKENS, keys=a.keys, table=table.digest, about=table.about,
-                 config=DEWConfig.preset('standard').to_flat(), seconds=round(time.time()-t0), **machine(host, enc))
+                 config=DEWConfig.preset('standard', room=None).to_flat(), seconds=round(time.time()-t0), **machine(host, enc))
     (out/'room.json').write_text(json.dumps(stamp, indent=1) + '\n')
 
 def with_chat(wm, texts, table, **columns): return [dict(r, reading='chat') for r in both(wm, texts, table, **columns) if r['reading'] == 'room']
@@ -170,13 +171,13 @@ def chat(a):
     for name,key,own,texts in sets:
         for attack,rate in ATTACKS.items(): rows += with_chat(own, [edited(t, attack, rate) for t in texts], table, set=name, key=int(key), attack=attack)
         print(f'{time.time()-t0:.0f} s: {name} {key}', flush=True)
-    pd.DataFrame(rows).to_parquet(HERE/'data'/'room_chat.parquet', compression='zstd', index=False)
+    write_frame(HERE/'data'/'room_chat.parquet', pd.DataFrame(rows))
     sets, out = {k: v for k,v in unmarked_sets(a, host).items() if v}, []
     few = wm.narrow(np.concatenate(wm.contexts.units.cut(sum(sets.values(), []))[0]))
     for k in range(a.keys):
         for kind,texts in sets.items(): out += [dict(r, kind=kind) for r in with_chat(few.rekey(study_key(k, 'room fpr')), texts, table, key=k)]
         print(f'{time.time()-t0:.0f} s: key {k}', flush=True)
-        pd.DataFrame(out).to_parquet(HERE/'data'/'room_chat_fpr.parquet', compression='zstd', index=False)
+        write_frame(HERE/'data'/'room_chat_fpr.parquet', pd.DataFrame(out))
 
 def arguments():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -15,8 +15,18 @@ Keys can be shared out over processes, each with a folder of its own; `collect` 
     for i in 0 5 10 15 20 25 30 35 40 45; do
         python nbs/studies/screening.py rates --pieces pieces.jsonl.gz --name 'screened again' --variants standard --lengths 3200 12800 --least 6 --first-key $i --keys 5 --long-keys 5 --out parts/$i & done; wait
     python nbs/studies/screening.py collect --parts parts/* --out nbs/studies/data
+
+Many short pieces, from any place of the texts, so that the rate under the worst key can be counted:
+
+    python nbs/studies/screening.py pieces --texts kinds/test.jsonl --running kinds/running.jsonl --each 400 --lengths 50 200 --out many.jsonl.gz
+    python nbs/studies/screening.py rates --pieces many.jsonl.gz --name 'screened again' --variants weighted_everyday --lengths 50 200 --out many
+
+Languages judged with a table of familiarity that was never shown them, and how many positions of long texts count:
+
+    python nbs/studies/screening.py unseen --pieces many.jsonl.gz --name 'screened again' --lengths 50 --out nbs/studies/data
+    python nbs/studies/screening.py scored --texts kinds/test.jsonl --running kinds/running.jsonl --lengths 3200 12800 --out nbs/studies/data
 """
-import argparse, json, re, time
+import argparse, json, random, re, time
 from dataclasses import replace
 from itertools import chain, islice, zip_longest
 from pathlib import Path
@@ -27,17 +37,19 @@ import pandas as pd
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
 from dew_nb.evaluation.texts.content import machine, read_texts, study_key, write_texts
 from dew_nb.evaluation.texts.frames import rounded
-from dew_nb.mark.familiarity import Familiarity, other_languages
+from dew_nb.mark.familiarity import Familiarity, expected_lean, is_unfamiliar, other_languages
 from dew_nb.mark.screening import screening_texts
 from dew_nb.mark.sources import reference_texts
-from dew_nb.models.tokenization import backend
+from dew_nb.models.tokenization import TokenUnits, backend
 from dew_nb.read.over_keys import scores_over_keys
-from dew_nb.read.results import can_judge
+from dew_nb.read.text import Reader
+from dew_nb.stats.judging import can_judge
+from dew_nb.stats.keynull import allowance
 from null_over_keys import Remembered, Z, rates, without_anchor
 
-VARIANTS = dict(tournament=dict(name='tournament'), unscreened=dict(name='standard', screen=False), screened=dict(name='standard'), standard=dict(name='standard'),
+VARIANTS = dict(tournament=dict(name='tournament'), unscreened=dict(name='standard', screen=False, room=None), screened=dict(name='standard', room=None), standard=dict(name='standard', room=None),
                 weighted=dict(name='standard', room='packaged'), weighted_chat=dict(name='standard', room='chat'), weighted_everyday=dict(name='standard', room='everyday'),
-                calibrated=dict(name='calibrated'), calibrated_plain=dict(name='calibrated'), calibrated_sample=dict(name='calibrated'), multilingual=dict(name='multilingual'))
+                calibrated=dict(name='calibrated'), calibrated_plain=dict(name='calibrated'), calibrated_sample=dict(name='calibrated'), multilingual=dict(name='multilingual'), subkeys=dict(name='standard', keys=8))
 FIRST = 'tournament', 'unscreened', 'screened', 'standard'   # of all lengths, without other presets
 PIECES = {50: 60, 200: 60, 800: 30, 3200: 12, 12800: 8}      # length: pieces of a kind
 FEW = 6                                                      # with fewer, long pieces are cut from running text
@@ -58,8 +70,30 @@ def from_running(tok, texts, tokens):
     "Pieces of running text, from each source in turn"
     return filter(None, chain.from_iterable(zip_longest(*(runs(tok, t, tokens) for t in texts))))
 
+def from_anywhere(spans, texts, tokens, rng):
+    "Pieces from any place of texts, from each in turn: many texts of a source begin with the same words. spans: (T, 2) of each text, in characters"
+    def shuffled(at, text):
+        starts = range(0, len(at) - tokens + 1, tokens)
+        for i in rng.sample(starts, len(starts)): yield text[at[i][0]:at[i+tokens-1][1]].strip()
+    return filter(None, chain.from_iterable(zip_longest(*(shuffled(*x) for x in zip(spans, texts)))))
+
+def many_pieces(a):
+    "So many pieces of each kind and length, from any place of its texts and running texts"
+    tok, rows = backend(load_host().tokenizer), []
+    T, running = (pd.DataFrame(read_texts(f)).query('source.str.contains("udhr") == False') for f in (a.texts, a.running))
+    for kind,some in T.groupby('kind', sort=False):
+        if a.kinds and kind not in a.kinds: continue
+        texts = [*some.sample(frac=1, random_state=0).text, *running.text[running.kind == kind]]
+        spans = [np.array(e.offsets, np.int32).reshape(-1, 2) for e in tok.encode_batch(texts, add_special_tokens=False)]
+        for tokens in a.lengths:
+            found = islice(from_anywhere(spans, texts, tokens, random.Random(tokens)), a.each)
+            rows += [dict(kind=kind, length=tokens, joined=False, text=t) for t in found]
+    write_texts(a.out, rows)
+    print(pd.DataFrame(rows).groupby(['kind', 'length']).size().unstack(fill_value='').to_string())
+
 def pieces(a):
     "Pieces of every kind and length; kinds with fewer than 30 pieces of 200 tokens are left out"
+    if a.each: return many_pieces(a)
     tok, rows = backend(load_host().tokenizer), []
     T, running = (pd.DataFrame(read_texts(f)).query('source.str.contains("udhr") == False') for f in (a.texts, a.running or a.texts))      # a table of the package is made of these
     for kind,some in T.groupby('kind', sort=False):
@@ -80,7 +114,7 @@ def measure(wm, keys, T):
     r = scores_over_keys(wm, keys, T.text.tolist(), progress=False, reading='raw')
     for (kind,length),at in T.groupby(['kind', 'length'], sort=False).indices.items():
         z, l_eff, n = r['z'][:, at], r['l_eff'][:, at], r['n_scored'][at]
-        judged, share = can_judge(n, l_eff), (l_eff/np.maximum(n, 1)).mean(1)
+        judged, share = can_judge(n, l_eff, r['n_weighted'][at]), (l_eff/np.maximum(n, 1)).mean(1)
         yield pd.DataFrame(dict(kind=kind, length=length, key=range(len(keys)), texts=len(at), joined=int(T.joined.iloc[at].sum()), l_eff_share=share,
                                 mean_z=z.mean(1), sd_z=z.std(1), judged=judged.mean(1), called=(judged & (z > Z[.01])).mean(1), **rates(z)))
 
@@ -160,6 +194,22 @@ def collect(a):
     said.write_text(json.dumps(told, indent=1) + '\n')
     print(R.groupby(['variant', 'length']).agg(kinds=('kind', 'nunique'), keys=('key', 'nunique'), fpr=('fpr_0.01', 'mean'), worst=('fpr_0.01', 'max')).to_string())
 
+def scored(a):
+    "How many positions of long pieces count, by kind: repetitions do not. Pieces as of `pieces`, but for texts with fewer characters than half of the tokens asked for, which are passed over"
+    host, rows = load_host(a.host), []
+    tok, reader = backend(host.tokenizer), Reader(TokenUnits(host.tokenizer), DEWConfig().k, np.ones(len(host.embeddings), bool), repeats='window', reading='raw')
+    T, running = (pd.DataFrame(read_texts(f)).query('source.str.contains("udhr") == False') for f in (a.texts, a.running))
+    for kind,some in T.groupby('kind', sort=False):
+        for tokens in a.lengths:
+            order = (t for t in some.sample(frac=1, random_state=tokens).text if len(t) > tokens/2)
+            found = list(islice(filter(None, (cut(tok, t, tokens) for t in order)), PIECES[tokens]))
+            joined = len(found) < FEW
+            if joined: found = list(islice(from_running(tok, running.text[running.kind == kind], tokens), PIECES[tokens]))
+            n = [int(d.first.sum()) for d in reader.stream(found)]
+            rows.append(dict(kind=kind, length=tokens, texts=len(n), joined=joined, mean=np.mean(n), least=min(n)))
+            print(rows[-1], flush=True)
+    pd.DataFrame(rows).to_parquet(a.out/'screening_scored.parquet', index=False)
+
 OWN = dict(am='amh', bg='bul', bn='ben', cs='ces', el='ell_monotonic', fa='pes_1', fi='fin', gu='guj', hu='hun', id='ind', ka='kat', kk='kaz', ko='kor', ml='mal',
            mr='mar', nl='nld', pa='pan', pl='pol', ro='ron_2006', si='sin', sv='swe', sw='swh', ta='tam', te='tel', th='tha', tr='tur', uk='ukr', ur='urd', vi='vie')
 
@@ -177,18 +227,52 @@ def familiarity(a):
     R.to_parquet(a.out/'familiarity.parquet', compression='zstd', index=False)
     print(R.groupby('kind').median().round(2).sort_values('unknown').T.to_string())
 
+def leave_one_out(wm, host):
+    "Tables of familiarity: the packaged one, and for each language one that was never shown it"
+    known, others = screening_texts() | dict(reviews=reference_texts()), other_languages()
+    learn = lambda kind: Familiarity.learn(known, {k: v for k,v in others.items() if k != OWN[kind]}, host.tokenizer, len(host.embeddings), host.tokenizer_digest)
+    return dict(packaged=lambda kind: wm.familiar, unseen=learn)
+
+def unseen(a):
+    "Rates in languages that keys are not screened on, each judged with a table of familiarity that was never shown it"
+    t0, host, T = time.time(), load_host(a.host, device=a.device), chosen(a)
+    T = T[T.kind.isin(OWN)].reset_index(drop=True)
+    keys, out = [study_key(i, a.name) for i in range(a.first_key, a.first_key+a.keys)], []
+    wm, enc = built('weighted_everyday', host, keys[0], a.device)
+    tables, rule = leave_one_out(wm, host), wm.rule
+    for length,some in T.groupby('length'):
+        r = scores_over_keys(wm, keys, some.text.tolist(), progress=False, reading='raw')
+        docs = list(wm.detector(reading='raw').reader.stream(some.text.tolist()))
+        for kind,at in some.reset_index(drop=True).groupby('kind', sort=False).indices.items():
+            for name,table in tables.items():
+                familiar = table(kind)
+                l_eff, lean = r['l_eff'][:, at], expected_lean(np.array([familiar.at(docs[i].tokens)[docs[i].first].mean() for i in at]))
+                z = (r['score'][:, at]/rule.sd - allowance(l_eff, rule.allowance_short, rule.allowance_long, lean))*np.sqrt(l_eff)
+                if name == 'packaged': np.testing.assert_allclose(z, r['z'][:, at], atol=1e-6)
+                out.append(pd.DataFrame(dict(table=name, kind=kind, length=length, key=range(a.first_key, a.first_key+len(keys)), texts=len(at), lean=lean.mean(), unfamiliar=is_unfamiliar(lean).mean(), l_eff_share=(l_eff/np.maximum(r['n_scored'][at], 1)).mean(1), mean_z=z.mean(1), sd_z=z.std(1), **rates(z))))
+        R = pd.concat(out).query('length == @length').groupby(['table', 'kind'])['fpr_0.01'].agg(['mean', 'max']).unstack(0)
+        print(f'{time.time()-t0:.0f} s\n{R.round(4).to_string()}', flush=True)
+    a.out.mkdir(parents=True, exist_ok=True)
+    R = pd.concat(out, ignore_index=True)
+    few = {c: rounded(R[c], 12).astype(float) for c in ('lean', 'unfamiliar', 'l_eff_share', 'mean_z', 'sd_z')}
+    R.assign(**few).to_parquet(a.out/'screening_unseen.parquet', index=False, compression='zstd')
+    said = stamp(a, host, enc, T, time.time()-t0)
+    said['command'] = said['command'].replace('screening.py rates', 'screening.py unseen').replace(f'--variants {" ".join(a.variants)} ', '')
+    (a.out/'screening_unseen.json').write_text(json.dumps(said, indent=1) + '\n')
+
 def arguments():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument('what', choices=['pieces', 'rates', 'collect', 'familiarity'])
+    ap.add_argument('what', choices=['pieces', 'rates', 'collect', 'familiarity', 'unseen', 'scored'])
     ap.add_argument('--texts', type=Path, help='test.jsonl of kinds.py')
     ap.add_argument('--running', type=Path, help='running.jsonl of kinds.py; without it no piece is joined')
     ap.add_argument('--pieces', type=Path)
     ap.add_argument('--parts', nargs='+', type=Path, help='folders of `rates`, to collect')
     ap.add_argument('--variants', nargs='+', default=FIRST, choices=list(VARIANTS))
-    ap.add_argument('--lengths', nargs='+', type=int, default=list(PIECES), choices=list(PIECES), help='of pieces; rows of other lengths stay')
+    ap.add_argument('--lengths', nargs='+', type=int, default=list(PIECES), choices=[25, *PIECES], help='of pieces; rows of other lengths stay')
     ap.add_argument('--least', type=int, default=1, help='pieces of a kind and length; with fewer it is left out')
     ap.add_argument('--most', type=int, help='pieces of a kind and length; None: all')
     ap.add_argument('--kinds', nargs='+', help='None: all')
+    ap.add_argument('--each', type=int, help='pieces of each kind and length, from any place of the texts; None: as many as PIECES says, from beginnings')
     ap.add_argument('--name', default='screening', help='of the keys; the allowances were chosen on those of the default')
     ap.add_argument('--keys', type=int, default=50)
     ap.add_argument('--first-key', type=int, default=0, help='number of the first; rows of earlier ones stay')
@@ -200,4 +284,4 @@ def arguments():
 
 if __name__ == '__main__':
     a = arguments()
-    dict(pieces=pieces, rates=study, collect=collect, familiarity=familiarity)[a.what](a)
+    dict(pieces=pieces, rates=study, collect=collect, familiarity=familiarity, unseen=unseen, scored=scored)[a.what](a)

@@ -5,7 +5,8 @@
     python nbs/studies/serving.py --batches 64 --texts 64 --out nbs/studies/data/serving_gpu.json
 
 Each round asks for every batch once marked and once unmarked (`{"dew": false}`), in random order; reported are medians over
-rounds of the seconds per step and of the ratio within the round. On the CPU the seconds are those of work (user and system, of all of
+rounds of the seconds per step and of the ratio within the round, with a 95% interval of the latter by drawing rounds again: of whole calls (`ratio`: seconds of a call
+over its tokens, with all that happens when requests come and go) and of the median time between two steps of a call (`step_ratio`). On the CPU the seconds are those of work (user and system, of all of
 the engine's processes), which a busy machine does not change; on a GPU those of the clock. With --bare a second engine, which has no
 processor at all, takes part in each round: `over_bare` is the ratio to it. A detector file made for the model is given with --scheme; without it
 one is made for the embedded host (--make makes it and nothing else). --shape takes a model of that many layers, widths and tokens with random weights and the embedded
@@ -15,7 +16,9 @@ also writes so many texts with the mark and without, which are then detected. Wh
 import argparse, gc, json, os, random, shlex, statistics, sys, tempfile, time
 from pathlib import Path
 
+import numpy as np
 import psutil, torch
+from scipy.stats import bootstrap
 
 SHAPES = {'llama-3b': dict(vocab_size=128256, hidden_size=3072, intermediate_size=8192, num_hidden_layers=28, num_attention_heads=24,
                            num_key_value_heads=8, head_dim=128, max_position_embeddings=8192),
@@ -66,14 +69,20 @@ def close(llm):
     llm.llm_engine.engine_core.shutdown()
     gc.collect()
 
-def once(llm, batch:int, tokens:int, mark:bool|None, clock, **sampling) -> float:
-    "Seconds per step of one call"
+def once(llm, batch:int, tokens:int, mark:bool|None, clock, **sampling) -> tuple:
+    "Seconds of a call per step, and the median time between two steps of it (of work: the same again)"
     from vllm import SamplingParams
     args = {} if mark is None else dict(extra_args=dict(dew=mark))
     params = [SamplingParams(max_tokens=tokens, ignore_eos=True, detokenize=False, **sampling, **args) for _ in range(batch)]
-    start = clock()
+    ends, step = [clock()], type(llm.llm_engine).step
+    def timed():
+        out = step(llm.llm_engine)
+        ends.append(clock())
+        return out
+    if clock is not work: llm.llm_engine.step = timed
     llm.generate([PROMPT]*batch, params, use_tqdm=False)
-    return (clock() - start)/tokens
+    mean = (clock() - ends[0])/tokens
+    return mean, mean if clock is work else statistics.median(y - x for x,y in zip(ends[1:], ends[2:]))
 
 SAMPLINGS = {'plain': {}, 'top-p 0.95': dict(temperature=.9, top_p=.95)}
 
@@ -89,14 +98,22 @@ def bench(variants:dict, a, clock, rows:list, save):
             rows += [summary(how, batch, v, times) for v in variants]
             save()
 
+def interval(ratio:list) -> list:
+    "95% interval of the median of rounds drawn again; of one round: nothing but itself"
+    if len(ratio) < 2: return ratio*2
+    return [float(x) for x in bootstrap((ratio,), np.median, n_resamples=10_000, method='percentile', rng=0).confidence_interval]
+
 def summary(how:str, batch:int, v:str, times:dict) -> dict:
     "One row: a variant at a batch size"
-    ratio = [x/y for x,y in zip(times[v], times['no mark'])]
-    row = dict(sampling=how, batch=batch, variant=v, ms_per_step=1e3*statistics.median(times[v]),
-               ratio=statistics.median(ratio), low=min(ratio), high=max(ratio))
-    if 'bare' in times: row['over_bare'] = statistics.median(x/y for x,y in zip(times[v], times['bare']))
-    print(f"{how:10} batch {batch:3} {v:8} {row['ms_per_step']:8.2f} ms/step  ratio {row['ratio']:.3f} "
-          f"({min(ratio):.3f}-{max(ratio):.3f}), to a bare engine {row.get('over_bare', float('nan')):.3f}", flush=True)
+    row = dict(sampling=how, batch=batch, variant=v)
+    for j,name in enumerate(('ratio', 'step_ratio')):
+        ratio = [x[j]/y[j] for x,y in zip(times[v], times['no mark'])]
+        row |= {name: statistics.median(ratio)} | dict(zip((f'{name}_low', f'{name}_high'), interval(ratio)))
+        if not j: row |= dict(low=min(ratio), high=max(ratio))
+    row |= {k: 1e3*statistics.median(x[j] for x in times[v]) for j,k in enumerate(('ms_per_step', 'ms_median_step'))}
+    if 'bare' in times: row |= {k: statistics.median(x[j]/y[j] for x,y in zip(times[v], times['bare'])) for j,k in enumerate(('over_bare', 'step_over_bare'))}
+    print(f"{how:10} batch {batch:3} {v:8} {row['ms_per_step']:7.2f} ms/step, ratio {row['ratio']:.3f} (95%: {row['ratio_low']:.3f}-{row['ratio_high']:.3f}); median step {row['ms_median_step']:7.2f} ms, "
+          f"ratio {row['step_ratio']:.3f} ({row['step_ratio_low']:.3f}-{row['step_ratio_high']:.3f}); to a bare engine {row.get('over_bare', float('nan')):.3f}, {row.get('step_over_bare', float('nan')):.3f}", flush=True)
     return row
 
 def marking(llm, n:int=8, tokens:int=64) -> dict:
@@ -117,7 +134,6 @@ def marking(llm, n:int=8, tokens:int=64) -> dict:
 
 def detected(llm, a, tokens:int=200) -> dict:
     "Medians of -log10 p of texts that the engine writes in one batch, marked and unmarked, and how many are found at 1%"
-    import numpy as np
     from dew_nb import Detector
     from vllm import SamplingParams
     ask = lambda mark: SamplingParams(max_tokens=tokens, ignore_eos=True, temperature=.9, top_p=.95, extra_args=dict(dew=mark))

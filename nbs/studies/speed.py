@@ -8,6 +8,7 @@ interleaved run.
     python nbs/studies/speed.py --shape llama-3.2-3b --rule tournament --rounds 20 --others 0 --tokens 64 --static --out nbs/studies/data/speed_static_gpu.json
     python nbs/studies/speed.py --rule tournament --preset standard --batches 1 16 --rounds 8 --others 0 --tokens 12 --out nbs/studies/data/speed_standard_cpu.json
     python nbs/studies/speed.py --rule tournament --only-detect 1000 --out nbs/studies/data/speed_tournament_detect_gpu.json
+    python nbs/studies/speed.py --rule tournament --preset standard --only-weights 400 --singles 40 --rounds 30 --out nbs/studies/data/speed_weights_cpu.json
 
 Each round times every variant once, in random order; reported are medians over rounds of the seconds
 per step and of the ratio within the round, with a 95% interval of that median (from order statistics) and the whole range. With --others the
@@ -18,7 +19,8 @@ alone. The tournament needs no encoder: at the shape of Llama-3.2-3B its tables 
 --static the host has a static cache, and on a GPU transformers compiles its step: the host is no longer bound by launches, and a mark
 can't hide behind it. For the tournament the time of the mark's own kernels is measured beside, by CUDA events: `ms` on an idle GPU, where launches count,
 `queued_ms` behind other work, where only the kernels do, and `launch_ms`, what it takes the CPU to launch them. Detection is measured in seconds of the clock and in
-seconds of the CPU (all threads), which others on the machine disturb less.
+seconds of the CPU (all threads), which others on the machine disturb less. --only-weights times reading with the preset's position weights against reading
+with all positions alike, in turns.
 """
 import argparse, json, random, shlex, statistics, sys, tempfile, time
 from dataclasses import replace
@@ -245,6 +247,31 @@ def detection(host, enc, texts, singles, rounds, config):
     print(json.dumps(d), flush=True)
     return d
 
+def weights(host, enc, texts, singles, rounds, config):
+    "Reading with the weights of a preset against reading with all positions alike: ratios of seconds within a round"
+    det = DEW.build(host, enc, study_key(0), config, progress=False).detector()
+    readers, ts = dict(weights=det, alike=det.unweighted()), list(build_corpus(host, n=texts).human)
+    if det.scheme.room is None: sys.exit('the preset has no weights: take --preset standard')
+    ways = dict(one_call=lambda d, r: d.detect(ts, progress=False), single_calls=lambda d, r: [d.detect(ts[(r*singles + i) % len(ts)]) for i in range(singles)])
+    work, out = [(w, name) for w in ways for name in readers], {}
+    for w,name in work: ways[w](readers[name], 0)      # warm up
+    for r in range(rounds):
+        for w,name in random.Random(r).sample(work, len(work)):
+            wait(det.scheme.table.device)
+            t, c = time.perf_counter(), time.process_time()
+            ways[w](readers[name], r)
+            wait(det.scheme.table.device)
+            out.setdefault((w, name), []).append((time.perf_counter() - t, time.process_time() - c))
+    found = dict(texts=len(ts), tokens=statistics.median(x.n_tokens for x in det.detect(ts[:100], progress=False)), singles=singles, rounds=rounds, threads=torch.get_num_threads(), table=det.scheme.room.digest)
+    for w in ways: found[w] = {of: speed_kept(out[w, 'alike'], out[w, 'weights'], i) for i,of in enumerate(('clock', 'cpu'))}
+    print(json.dumps(found, indent=1), flush=True)
+    return found
+
+def speed_kept(alike, weighted, i):
+    "Share of the speed that is kept with weights: the median over rounds, its interval, and the median seconds of both"
+    x = [a[i]/b[i] for a,b in zip(alike, weighted)]
+    return dict(speed=statistics.median(x), interval=median_interval(x), low=min(x), high=max(x), seconds={n: statistics.median(t[i] for t in ts) for n,ts in (('alike', alike), ('weights', weighted))})
+
 def arguments():
     ap = argparse.ArgumentParser(description=__doc__,
                                  formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -260,6 +287,8 @@ def arguments():
                     help='the detection benchmark, after that of insertion')
     ap.add_argument('--only-detect', type=int, default=0, metavar='TEXTS',
                     help='the detection benchmark, and nothing else')
+    ap.add_argument('--only-weights', type=int, default=0, metavar='TEXTS',
+                    help='detection with position weights against detection without, and nothing else')
     ap.add_argument('--singles', type=int, default=100, help='single calls in each round of it')
     ap.add_argument('--device')
     ap.add_argument('--out', type=Path, required=True)
@@ -278,6 +307,9 @@ def main():
     if a.only_detect:                                  # its own file, with its figures at the top
         host, enc = small()
         return keep(detection(host, enc, a.only_detect, a.singles, a.rounds, config) | machine(host, enc))
+    if a.only_weights:
+        host, enc = small()
+        return keep(weights(host, enc, a.only_weights, a.singles, a.rounds, config) | machine(host, enc))
     if a.shape != 'embedded' and a.preset != 'tournament': sys.exit('the larger shape has no encoder: --preset standard is for --shape embedded')
     host, enc = small() if a.shape == 'embedded' else (shaped_host(dev), None)
     if a.rule == 'tournament': wm, vs = tournament_variants(host, enc, a.preset)

@@ -4,7 +4,8 @@
 
 # %% ../../../nbs/evaluation/attacks/05_synonyms.ipynb #c002
 from __future__ import annotations
-import contextlib, inspect, re
+import inspect, re
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +22,7 @@ from fastcore.basics import patch
 from .base import BaseAttack, check_share, torch_device
 from ..texts.sampling import pad_ids
 from .wordnet import WordNet
+from ...models.vectors import tf32
 
 # %% ../../../nbs/evaluation/attacks/05_synonyms.ipynb #c009
 def _groups(order, rows, widths, most, tokens):
@@ -36,19 +38,9 @@ def _groups(order, rows, widths, most, tokens):
     if run: yield run
 
 # %% ../../../nbs/evaluation/attacks/05_synonyms.ipynb #c012
-@contextlib.contextmanager
 def _tf32(device):
-    "TF32 multiplications inside, if the device is a GPU; what was set before, after it"
-    m, name, value = torch.backends.cuda.matmul, 'allow_tf32', True
-    if torch.device(device).type != 'cuda':
-        yield
-        return
-    try: was = m.allow_tf32
-    except RuntimeError: # somebody has used the newer name, and the two must not be mixed
-        name, value, was = 'fp32_precision', 'tf32', m.fp32_precision
-    setattr(m, name, value)
-    try: yield
-    finally: setattr(m, name, was)
+    "TF32 multiplications inside, if the device is a GPU"
+    return tf32(True) if torch.device(device).type == 'cuda' else nullcontext()
 
 # %% ../../../nbs/evaluation/attacks/05_synonyms.ipynb #c015
 def _many_ids(tok, texts, **kwargs):

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from fastcore.basics import patch
 from scipy import stats
+from tokenizers import Tokenizer
 from transformers import LogitsProcessor
 from transformers.generation import WatermarkLogitsProcessor
 from ...models.tokenization import backend, special_ids
@@ -31,7 +32,7 @@ def shared_backend(
 ):
     "The Rust tokenizer of a host, one copy for all schemes; don't change its settings"
     t = host.tokenizer
-    if not hasattr(t, '__len__'): return backend(t)          # a Rust tokenizer
+    if isinstance(t, Tokenizer): return backend(t)           # in Rust already
     if _copies.get(t, (0, None))[0] != len(t): _copies[t] = len(t), backend(t)
     return _copies[t][1]
 

@@ -107,10 +107,11 @@ def mean_over_seeds(
     variances:Sequence[float], # its variance, as its texts tell it
     n:Sequence[int], # its number of texts
     level:float=.95, # confidence level
+    seeds_given:bool=False, # the interval is for these seeds, and texts alone vary
 ) -> Estimate: # ends are NaN where a variance is
     "Mean of a figure over seeds with a normal interval"
-    v, k = float(np.mean(values)), len(values)
-    var = variance_of_mean(values, np.mean(variances)/k, level)
+    v, within = float(np.mean(values)), np.mean(variances)/len(values)
+    var = within if seeds_given else variance_of_mean(values, within, level)
     half = special.ndtri((1 + level)/2)*math.sqrt(var)
     return Estimate(v, v - half, v + half, level, 'normal', int(np.sum(n)))
 
@@ -143,7 +144,8 @@ def paired_over_seeds(
     a:Sequence, # for each seed the values of one scheme's texts
     b:Sequence, # of another scheme's, after the same prompts
     level:float=.95, # confidence level
+    seeds_given:bool=False, # the interval is for these seeds, and prompts alone vary
 ) -> Estimate: # of a - b
     "Mean difference over seeds, paired by prompt"
     d = [np.asarray(x, float) - np.asarray(y, float) for x,y in zip(a, b, strict=True)]
-    return mean_over_seeds([x.mean() for x in d], [mean_variance(x) for x in d], [len(x) for x in d], level)
+    return mean_over_seeds([x.mean() for x in d], [mean_variance(x) for x in d], [len(x) for x in d], level, seeds_given)

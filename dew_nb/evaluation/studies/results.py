@@ -208,7 +208,9 @@ def cells(
     negatives:str='none', # label of the texts without a mark, such as "human"
 ): # DataFrame: scheme, host, encoder, attack, measure, nominal, value, low, high, half, seeds, texts, effective, interval, protocol
     "The figures of the table, one a row, with 95% intervals over texts and keys"
-    f = _cells(_kept(results), tuple(fprs), statistic, negatives)
+    both = fprs if set(fprs) - {.01, .05} or [*fprs] != sorted(fprs) else (.01, .05) # one computation for either rate
+    f = _cells(_kept(results), tuple(both), statistic, negatives)
+    f = f[f.nominal.isin([0., *fprs])].reset_index(drop=True)
     how = np.where(f.seeds > 1, 'leave one seed out', 'own seed')
     how = np.where(f.measure.str.endswith('_key'), 'same key', how)
     is_rate = f.measure.str.startswith('tpr')
@@ -490,12 +492,12 @@ def table(
     return Table(c, columns, rows, results.negatives, command)
 
 # %% ../../../nbs/evaluation/studies/08_results.ipynb #f324b737
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)
 def _own_p_values(kept):
     "For each scheme and attack the p-values of the scheme's own texts, by host, encoder, seed and text"
-    d = kept.results.scores
-    d = d[(d.source == d.scheme) & d.p_value.notna()].drop_duplicates(['scheme', 'attack', 'host', 'encoder', 'seed', 'i'])
-    return {of: x.set_index(['host', 'encoder', 'seed', 'i']).p_value for of,x in d.groupby(['scheme', 'attack'], observed=True)}
+    d, by = kept.results.scores, ['scheme', 'attack', 'host', 'encoder', 'seed', 'i']
+    d = d[(d.source == d.scheme) & d.p_value.notna()][[*by, 'p_value']].drop_duplicates(by).set_index(by[2:])
+    return {of: x.p_value for of,x in d.groupby(by[:2], observed=True)}
 
 def _one(x, scheme, **chosen):
     "P-values of one host and one encoder, by seed and text"
@@ -517,6 +519,7 @@ def difference(
     level:float=.95, # confidence level
     host:str|None=None, # needed if there are several
     encoder:str|None=None, # likewise
+    seeds_given:bool=False, # the interval is for these keys, and prompts alone vary
 ) -> Estimate: # TPR of `a` minus TPR of `b`, over the keys that both have
     "How much more one scheme detects than another"
     import pandas as pd
@@ -526,4 +529,4 @@ def difference(
     found = {o: _one(d[o, attack], o, host=host, encoder=encoder) for o in (a, b) if (o, attack) in d}
     both = pd.DataFrame(found, columns=dict.fromkeys((a, b))).dropna().le(alpha).astype(float)
     if not len(both): raise ValueError(f'{a!r} and {b!r} have no texts of the same prompts after {attack!r}')
-    return paired_over_seeds(*([x[o] for _,x in both.groupby('seed')] for o in (a, b)), level)
+    return paired_over_seeds(*([x[o] for _,x in both.groupby('seed')] for o in (a, b)), level, seeds_given)

@@ -5,7 +5,7 @@
 # %% ../../../nbs/evaluation/studies/04_store.ipynb #62c4964c
 from __future__ import annotations
 import json, os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Sequence
@@ -214,6 +214,7 @@ class Results:
     path: Path # the folder
     study: dict # its `study.json`
     more: tuple = () # results that were joined to these
+    kept: dict = field(default_factory=dict, init=False) # frames of a pack that were read
     @property
     def packed(self) -> bool:
         "Whether these are the few files that `pack` wrote"
@@ -255,22 +256,32 @@ def load_results(
 # %% ../../../nbs/evaluation/studies/04_store.ipynb #2c8d65b9
 _BY = ['source', 'host', 'seed', 'attack'] # what every text has
 
-@patch
-def frame(self:Results,
-    kinds:Sequence[str], # of units
-    file:str, # to read of each
-    cols:Sequence[str], # labels of the units that become columns
-):
-    "One of a unit's files, of all units of some kinds, with their labels"
+def _read_frame(results, kinds, file, cols):
+    "As `frame`, read from disk"
     import pandas as pd
-    units = self.units[self.units.kind.isin(kinds)]
-    d = self.files.read(list(units.id), file)
+    units = results.units[results.units.kind.isin(kinds)]
+    d = results.files.read(list(units.id), file)
     if not len(d): return pd.DataFrame(columns=[*cols, 'i'])
     of, names = pd.factorize(d.unit)
     row = pd.Index(units.id).get_indexer(names.astype(str))[of]
     labels = {c: units[c].array.take(row) for c in cols}
     d = d.drop(columns='unit').assign(**labels).reset_index(drop=True)
     return d[[*cols, *(c for c in d if c not in cols)]]
+
+# %% ../../../nbs/evaluation/studies/04_store.ipynb #6c4fb26b
+@patch
+def frame(self:Results,
+    kinds:Sequence[str], # of units
+    file:str, # to read of each
+    cols:Sequence[str], # labels of the units that become columns
+):
+    "One of a unit's files, of all units of some kinds, with their labels; a pack's tables are read once"
+    path = self.path/file
+    if self.more or path.suffix != '.parquet' or not (self.packed and path.is_file()): return _read_frame(self, kinds, file, cols)
+    s = path.stat()
+    key = file, s.st_mtime_ns, s.st_size, tuple(kinds), tuple(cols)
+    if key not in self.kept: self.kept[key] = _read_frame(self, kinds, file, cols)
+    return self.kept[key].copy()
 
 # %% ../../../nbs/evaluation/studies/04_store.ipynb #a98f70ec
 @patch(as_prop=True)

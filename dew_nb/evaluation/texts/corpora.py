@@ -20,6 +20,8 @@ __all__ = ['SPLITS', 'OPENERS', 'TOPICS', 'QUESTIONS', 'OPERATIONS', 'STRUCTURES
 
 # %% ../../../nbs/evaluation/texts/01_corpora.ipynb #c003
 from .content import content_key, content_seed, read_lines
+from ...models.hosts import Host
+from ...models.tokenization import rust_tokenizer
 from ...models.assets import ASSETS, RECIPES, Asset, Wheel, asset_path, check_file
 
 # %% ../../../nbs/evaluation/texts/01_corpora.ipynb #c007
@@ -286,6 +288,8 @@ class Corpus:
         return content_key(self.prompts, self.human)
 
 # %% ../../../nbs/evaluation/texts/01_corpora.ipynb #c046
+def _tokenizer(x): return x.tokenizer if isinstance(x, Host) else x # of a host, or itself
+
 def cut_tokens(
     host, # a host, or a tokenizer
     texts:Sequence[str], # documents
@@ -295,8 +299,8 @@ def cut_tokens(
     "The first `n_prompt` tokens of each document and the `n_text` after them, as text"
     if min(n_prompt, n_text) < 1: raise ValueError(
         f'n_prompt is {n_prompt}, n_text {n_text}: expected at least 1 token of each')
-    tok, n = getattr(host, 'tokenizer', host), n_prompt + n_text
-    fast = getattr(tok, 'is_fast', False)
+    tok, n = _tokenizer(host), n_prompt + n_text
+    fast = rust_tokenizer(tok) is not None
     enc = tok(list(texts), add_special_tokens=False, return_offsets_mapping=fast, verbose=False)
     def by_offsets(text, ids, offsets):
         cut, end = offsets[n_prompt-1][1], offsets[n-1][1]
@@ -332,7 +336,7 @@ def _our_prompts(source, host):
     if source == 'topics': return topic_prompts, str
     if source not in MESSAGES: return None
     from dew_nb.mark.generation import chat_prompt
-    tok = getattr(host, 'tokenizer', host)
+    tok = _tokenizer(host)
     return MESSAGES[source], lambda d: chat_prompt(tok, [dict(role='user', content=d)])
 
 # %% ../../../nbs/evaluation/texts/01_corpora.ipynb #c056

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 # %% auto #0
-__all__ = ['LEVELS', 'rounded', 'rounded_scores', 'small', 'small_parquet', 'write_frame', 'only_where']
+__all__ = ['LEVELS', 'rounded', 'rounded_scores', 'small', 'parquet_bytes', 'small_parquet', 'write_frame', 'only_where']
 
 # %% ../../../nbs/evaluation/texts/04_frames.ipynb #43a3e4c6
 def _cut(x, bits):
@@ -80,6 +80,33 @@ def small(
         elif d[c].dtype.kind in 'iu': d[c] = pd.to_numeric(d[c], downcast='integer')
     return d
 
+# %% ../../../nbs/evaluation/texts/04_frames.ipynb #79e5241d
+def _written(t, encodings, **how):
+    "A table as a parquet file"
+    import pyarrow.parquet as pq
+    words, f = [c for c,e in encodings.items() if e == 'dictionary'], io.BytesIO()
+    others = {c: e for c,e in encodings.items() if e not in ('dictionary', 'PLAIN')}
+    pq.write_table(t, f, use_dictionary=words, column_encoding=others or None, write_statistics=False, **how)
+    return f.getvalue()
+
+def _best_encoding(t, column):
+    "The encoding of a column that takes least room"
+    import pyarrow.types as of
+    kind, tried = t.schema.field(column).type, ['dictionary']
+    if of.is_floating(kind): tried = ['BYTE_STREAM_SPLIT', 'dictionary']
+    elif of.is_integer(kind): tried = ['DELTA_BINARY_PACKED', 'BYTE_STREAM_SPLIT', 'dictionary']
+    elif of.is_boolean(kind): tried = ['PLAIN']
+    one, quick = t.select([column]), dict(compression='zstd', compression_level=9)
+    return min(tried, key=lambda e: len(_written(one, {column: e}, **quick))) if len(tried) > 1 else tried[0]
+
+def parquet_bytes(
+    d, # DataFrame
+) -> bytes:
+    "A frame as it is, in a parquet file as small as can be"
+    import pyarrow as pa
+    t = pa.Table.from_pandas(d, preserve_index=False)
+    return _written(t, {c: _best_encoding(t, c) for c in t.column_names}, compression='brotli', compression_level=11)
+
 # %% ../../../nbs/evaluation/texts/04_frames.ipynb #840477b3
 def small_parquet(
     d, # DataFrame
@@ -87,13 +114,7 @@ def small_parquet(
     levels:Mapping[str, Sequence[float]]|None=None, # that some columns may not cross
 ) -> bytes:
     "A frame as a small parquet file"
-    d, f = small(d, bits, levels), io.BytesIO()
-    floats = [c for c in d if d[c].dtype.kind == 'f' and not _is_label(d[c])]
-    words = [c for c in d if d[c].dtype.kind not in 'fiub' or _is_label(d[c])]
-    whole = {c: 'DELTA_BINARY_PACKED' for c in d if d[c].dtype.kind in 'iu'}
-    d.to_parquet(f, index=False, compression='zstd', compression_level=19,
-                 use_dictionary=words, use_byte_stream_split=floats, column_encoding=whole)
-    return f.getvalue()
+    return parquet_bytes(small(d, bits, levels))
 
 # %% ../../../nbs/evaluation/texts/04_frames.ipynb #f3f1f602
 def write_frame(
