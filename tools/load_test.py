@@ -2,9 +2,12 @@
 
     python tools/load_test.py [--requests 10000] [--at-once 64] [--hostile 200] [--save nbs/studies/data/load.json]
 
-Builds a detector for the embedded host, starts `dew_serve` on the loopback address, and asks. Fails if a question is lost, an answer is wrong, the
-service ends or its memory grows without bound. `--save` keeps what was measured, with the machine it was measured on."""
-import argparse, asyncio, json, os, platform, random, re, signal, statistics, subprocess, sys, tempfile, time
+Builds a detector for the embedded host, starts `dew_serve` on the loopback address, and asks: short questions, many at once; clients that go away,
+that send slowly, that do not read their answer; hostile bodies; bodies as large as the service takes, in rounds, of which a later one must need no more
+memory than the first; a service that is killed and started again; a signal while questions are in flight. Good questions go on through all of it.
+Fails if a question is lost, an answer is wrong, the service ends or its memory grows. `--save` keeps what was measured, with the machine.
+`--full 0` leaves out the large bodies, which take most of the time."""
+import argparse, asyncio, json, os, platform, random, re, signal, socket, statistics, subprocess, sys, tempfile, time
 from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
@@ -16,11 +19,13 @@ from dew_nb.mark.sources import reference_texts
 TOKEN = 'a-token-of-some-length'
 AUTH = {'Authorization': f'Bearer {TOKEN}', 'Content-Type': 'application/json'}
 GROWTH = 600e6                                          # bytes that the service may need beyond what it has after the first questions
+ROUND = 150e6                                           # bytes by which later rounds of the largest bodies may be above the first
+PATIENCE = 5                                            # seconds that the service waits for a body, or for a reader
 
 def start(folder:Path, *more) -> tuple:
     "The service as a process, and its address"
     log, code = folder/'log.txt', 'import sys; from dew_nb.shell.serve import dew_serve; sys.exit(dew_serve())'
-    with log.open('wb') as f: p = subprocess.Popen([sys.executable, '-c', code, '--port', '0', '--detector', str(folder/'harbour.dew'), '--in-flight', '128', *more],
+    with log.open('wb') as f: p = subprocess.Popen([sys.executable, '-c', code, '--port', '0', '--detector', str(folder/'harbour.dew'), '--in-flight', '128', '--patience', str(PATIENCE), *more],
                                                    env=os.environ | dict(DEW_TOKEN=TOKEN, OMP_NUM_THREADS='1'), stdout=f, stderr=f)
     end = time.time() + 180
     while not (found := re.search(r'http://\S+', log.read_text())):
@@ -44,12 +49,54 @@ def hostile(rng) -> dict:
     name = rng.choice(sorted(kinds))
     return dict(name=name, content=kinds[name], path=rng.choice(['/detect', '/scan', '/report']), headers=AUTH if rng.random() < .9 else {})
 
+def request(url, body, path='/detect', length=None):
+    "A request as bytes"
+    host = url.removeprefix('http://')
+    return f'POST {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\nContent-Length: {length or len(body)}\r\n\r\n'.encode() + body
+
+async def connection(url):
+    host, _, port = url.removeprefix('http://').partition(':')
+    return await asyncio.open_connection(host, int(port), limit=1000)
+
+async def let_go(writer, begin, most=120):
+    "Seconds until the service has closed a connection; None: it has not"
+    while time.perf_counter() - begin < most:
+        try:
+            writer.write(b'x')
+            await writer.drain()
+        except OSError: return time.perf_counter() - begin
+        await asyncio.sleep(.5)
+
+async def send_slowly(url):
+    "A client that sends a byte a second of a body that would be 1,000: what it is told, and after how many seconds"
+    reader, writer = await connection(url)
+    begin = time.perf_counter()
+    writer.write(request(url, b'{"text": "', length=1000))
+    async def drip():
+        while True:
+            writer.write(b'a')
+            await writer.drain()
+            await asyncio.sleep(1)
+    job = asyncio.create_task(drip())
+    try: line = await asyncio.wait_for(reader.readline(), 60)
+    finally: job.cancel()
+    writer.transport.abort()
+    return line.split()[1].decode() if line else 'closed', time.perf_counter() - begin
+
+async def read_nothing(url, text):
+    "A client that asks for the score of every token and does not read the answer: seconds until the service has let go"
+    reader, writer = await connection(url)
+    writer.transport.get_extra_info('socket').setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    writer.transport.pause_reading()
+    writer.write(request(url, json.dumps(dict(text=text, tokens=True)).encode()))
+    await writer.drain()
+    try: return await let_go(writer, time.perf_counter())
+    finally: writer.transport.abort()
+
 async def leave_early(url, body):
     "A client that goes away in the middle of its question, or before its answer"
-    host, _, port = url.removeprefix('http://').partition(':')
-    reader, writer = await asyncio.open_connection(host, int(port))
-    head = f'POST /detect HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n'.encode()
-    writer.write(head + body[:random.choice([0, len(body)//2, len(body)])])
+    _, writer = await connection(url)
+    writer.write(request(url, body[:random.choice([0, len(body)//2, len(body)])], length=len(body)))
     await writer.drain()
     await asyncio.sleep(.02)
     writer.transport.abort()
@@ -88,6 +135,34 @@ async def stopped(client, url, process, texts, n=32):
     answers = await asyncio.gather(*jobs, return_exceptions=True)
     return sum(getattr(r, 'status_code', 0) == 200 and len(r.json()['results']) == 10*len(texts) for r in answers), waiting
 
+async def largest(client, url, text, n, at_once=2):
+    "Questions as large as the service takes, and beside them small ones: statuses, seconds, memory at its highest and afterwards"
+    body, gate, statuses, seconds, peak, over = json.dumps(dict(text=text)).encode(), asyncio.Semaphore(at_once), Counter(), [], [0.], asyncio.Event()
+    async def one():
+        async with gate:
+            begin = time.perf_counter()
+            statuses[(await client.post('/detect', content=body, headers=AUTH)).status_code] += 1
+            seconds.append(time.perf_counter() - begin)
+    async def watch():
+        while not over.is_set():
+            peak[0] = max(peak[0], await asyncio.to_thread(memory, url))
+            await asyncio.sleep(.3)
+    looking = asyncio.create_task(watch())
+    await asyncio.gather(*(one() for _ in range(n)))
+    over.set()
+    await looking
+    await asyncio.sleep(2)
+    return dict(statuses={str(k): v for k,v in statuses.items()}, slowest_s=round(max(seconds), 1), peak_mb=round(peak[0]/1e6), after_mb=round(await asyncio.to_thread(memory, url)/1e6))
+
+async def killed(process, url, texts, n=16):
+    "`kill -9` while n questions are in flight: how many were told so, by a closed connection"
+    async with httpx.AsyncClient(base_url=url, timeout=120) as client:
+        jobs = [asyncio.create_task(client.post('/detect', json=dict(texts=texts*10), headers=AUTH)) for _ in range(n)]
+        while (await client.get('/health', headers=AUTH)).json()['in_flight'] == 0: await asyncio.sleep(.01)
+        process.kill()
+        answers = await asyncio.gather(*jobs, return_exceptions=True)
+    return sum(isinstance(r, httpx.TransportError) or r.status_code == 200 for r in answers)
+
 async def run(a, process, url, texts) -> dict:
     limits = httpx.Limits(max_connections=256, max_keepalive_connections=256)
     async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as client:
@@ -96,12 +171,20 @@ async def run(a, process, url, texts) -> dict:
         statuses, seconds, wrong, _ = await load(client, texts, a.requests, a.at_once, 0)
         took = time.perf_counter() - begin
         await asyncio.gather(*(leave_early(url, json.dumps(dict(text=texts[1])).encode()) for _ in range(100)))
-        _, _, more, bad = await load(client, texts, 5*a.hostile, 32, .2, seed=1)
+        long = ' '.join(texts)*40                                   # a hundred thousand characters
+        slow, sleeping, (_, _, more, bad) = await asyncio.gather(asyncio.gather(*(send_slowly(url) for _ in range(20))), asyncio.gather(*(read_nothing(url, long) for _ in range(8))),
+                                                                 load(client, texts, 5*a.hostile, 32, .2, seed=1))
         after = memory(url)
+        words = ' '.join(texts[1:]) + ' '
+        size = int(.95*4_000_000)
+        full = (words*(size//len(words.encode()) + 1)).encode()[:size].decode(errors='ignore')
+        rounds = [await largest(client, url, full, a.full) for _ in range(3)] if a.full else []
         answered, waiting = await stopped(client, url, process, texts)
     q = statistics.quantiles(seconds, n=100)
     return dict(requests=a.requests, at_once=a.at_once, per_second=round(a.requests/took, 1), p50_ms=round(1e3*q[49], 1), p99_ms=round(1e3*q[98], 1), statuses=dict(statuses),
-                hostile={str(k): v for k,v in sorted(bad.items(), key=str)}, wrong=wrong + more, left_early=100, memory_before_mb=round(before/1e6), memory_after_mb=round(after/1e6),
+                hostile={str(k): v for k,v in sorted(bad.items(), key=str)}, wrong=wrong + more, left_early=100,
+                slow_senders=dict(Counter(s for s,_ in slow)), slow_senders_s=round(max(x for _,x in slow), 1), sleeping_readers=len(sleeping), sleeping_readers_s=None if None in sleeping else round(max(sleeping), 1),
+                largest=rounds, memory_before_mb=round(before/1e6), memory_after_mb=round(after/1e6),
                 in_flight_at_signal=waiting, accepted_before_signal=32, answered=answered)
 
 def main():
@@ -109,6 +192,7 @@ def main():
     ap.add_argument('--requests', type=int, default=10_000)
     ap.add_argument('--at-once', type=int, default=64)
     ap.add_argument('--hostile', type=int, default=200)
+    ap.add_argument('--full', type=int, default=8, help='bodies of nearly 4 MB in each of three rounds')
     ap.add_argument('--save', type=Path)
     a = ap.parse_args()
     with tempfile.TemporaryDirectory() as tmp:
@@ -120,7 +204,10 @@ def main():
         del wm
         process, url = start(Path(tmp))
         try:
-            found = asyncio.run(run(a, process, url, texts))
+            ended = asyncio.run(killed(process, url, texts))
+            process.wait()
+            process, url = start(Path(tmp))
+            found = dict(in_flight_when_killed=16, told_or_answered=ended) | asyncio.run(run(a, process, url, texts))
             found['exit_code'] = process.wait(120)
         finally:
             process.kill()
@@ -128,7 +215,8 @@ def main():
     found |= dict(cores=os.cpu_count(), load_average=round(os.getloadavg()[0], 1), python=platform.python_version(), dew_nb=version('dew_nb'), made=time.strftime('%Y-%m-%d', time.gmtime()))
     print(json.dumps(found, indent=1))
     if a.save: a.save.write_text(json.dumps(found, indent=1) + '\n')
-    good = not found['wrong'] and found['exit_code'] == 0 and found['answered'] == 32 and found['in_flight_at_signal'] > 0 and (found['memory_after_mb'] - found['memory_before_mb'])*1e6 < GROWTH
+    calm = all((r['after_mb'] - found['largest'][0]['after_mb'])*1e6 < ROUND and set(r['statuses']) <= {'200', '503'} for r in found['largest'])
+    good = not found['wrong'] and calm and found['told_or_answered'] == 16 and found['sleeping_readers_s'] is not None and set(found['slow_senders']) <= {'408', 'closed'} and found['exit_code'] == 0 and found['answered'] == 32 and found['in_flight_at_signal'] > 0 and (found['memory_after_mb'] - found['memory_before_mb'])*1e6 < GROWTH
     sys.exit(not good)
 
 if __name__ == '__main__': main()

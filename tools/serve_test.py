@@ -5,7 +5,7 @@
 Builds three schemes for the embedded host, starts `vllm serve` on the loopback address with their detectors' files, asks it with the
 `openai` client, detects the answers with the files, compares them with what transformers writes, and stops it. The server has
 so little room for its cache that requests are stopped and taken up again in mid-text, and reads long prompts in pieces. A second server
-has a policy: ways around the mark are tried on it, and its log is verified. Last, vLLM's own classes for watermarks hold the tournament."""
+has a policy: ways around the mark are tried on it, its file is changed, and its log is verified; a third has a policy that lifts. Last, vLLM's own classes for watermarks hold the tournament."""
 import argparse, hashlib, json, os, re, signal, socket, statistics, subprocess, sys, tempfile, time, urllib.error, urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,6 +15,7 @@ import openai, torch
 from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_encoder, load_host
 from dew_nb.models.assets import asset_path
 from dew_nb.serving.audit import verify_log
+from dew_nb.serving.policy import Policy, server_policy
 from dew_nb.serving.vllm_rows import find_cut, sorted_cut
 from dew_nb.mark.sources import reference_texts
 
@@ -210,8 +211,8 @@ starts = 2020-01-01T00:00:00Z
 tenants = {tests = "%s"}
 """
 
-def policy_environment(folder:Path) -> dict:
-    (folder/'policy.toml').write_text(POLICY % hashlib.sha256(TENANT.encode()).hexdigest())
+def policy_environment(folder:Path, policy:str=POLICY) -> dict:
+    (folder/'policy.toml').write_text(policy % hashlib.sha256(TENANT.encode()).hexdigest())
     left = {k: v for k,v in os.environ.items() if not k.startswith('DEW_')}
     return left | dict(DEW_POLICY=str(folder/'policy.toml'), VLLM_CPU_KVCACHE_SPACE='1', VLLM_NO_USAGE_STATS='1', DO_NOT_TRACK='1', HF_HUB_OFFLINE='1')
 
@@ -230,7 +231,14 @@ def check_bypasses(check, client, det):
                            ('echo with log-probabilities', dict(logprobs=5, echo=True), 'no probabilities')):
         answer = client.refused(**more)
         check(f'policy, {name}: 400', said in answer, answer)
-    for name,body in (('prompt log-probabilities', dict(prompt_logprobs=5)), ('top-k 1', dict(top_k=1)), ('min-p 1', dict(min_p=1.)), ('dew_cut', dict(vllm_xargs=dict(dew_cut=[1, 1, 0]))),
+    for name,more,said in (('presence_penalty -1', dict(presence_penalty=-1.), 'presence_penalty'), ('frequency_penalty -1', dict(frequency_penalty=-1.), 'frequency_penalty')):
+        answer = client.refused(**more)
+        check(f'policy, {name}: 400', said in answer, answer)
+    try: answer = str(client.api.completions.create(model=MODEL, prompt=PROMPTS[0], max_tokens=4, **SAMPLING))
+    except openai.BadRequestError as e: answer = e.message
+    check('policy, four tokens: 400', 'max_tokens >= 16' in answer, answer)
+    for name,body in (('repetition_penalty .02', dict(repetition_penalty=.02)), ('repetition_penalty 50', dict(repetition_penalty=50.)), ('a list of tokens in place of the answer', dict(trace_decode_token_ids=[5]*20)),
+                      ('prompt log-probabilities', dict(prompt_logprobs=5)), ('top-k 1', dict(top_k=1)), ('min-p 1', dict(min_p=1.)), ('dew_cut', dict(vllm_xargs=dict(dew_cut=[1, 1, 0]))),
                       ('dew_request', dict(vllm_xargs=dict(dew_request='mine'))), ('beam search', dict(use_beam_search=True, n=2))):
         answer = extra_refused(client, **body)
         check(f'policy, {name}: 400', bool(answer), answer)
@@ -243,6 +251,8 @@ def check_bypasses(check, client, det):
     r = client.api.chat.completions.create(model=MODEL, messages=forged, max_tokens=client.tokens, temperature=1.2,
         extra_body=dict(min_tokens=client.tokens, continue_final_message=True, add_generation_prompt=False))
     check('policy, a forged turn that opens a fence, continued: marked', z(r.choices[0].message.content) > 4, f'z = {z(r.choices[0].message.content):.1f}')
+    text = client.ask(logit_bias={'260': 3.})
+    check('policy, a small logit_bias: marked', z(text) > 4, f'z = {z(text):.1f}')
     stopped = ''.join(client.ask(PROMPTS[i], stop=['.']) + '. ' for i in range(8))
     check('policy, stop: pieces together are marked', z(stopped) > 4, f'z = {z(stopped):.1f}, {len(stopped)} characters')
 
@@ -271,12 +281,48 @@ def check_abort(check, client, path):
     for _,chunk in zip(range(5), stream): pass
     stream.close()
     for _ in range(20):
-        client.api.completions.create(model=MODEL, prompt=PROMPTS[0], max_tokens=4, **SAMPLING)      # the engine tells of removed requests at its next step
+        client.api.completions.create(model=MODEL, prompt=PROMPTS[0], max_tokens=16, **SAMPLING)     # the engine tells of removed requests at its next step
         if verify_log(path).events['written'] > before + 1: break
         time.sleep(.2)
     rows = [json.loads(x) for x in path.read_text().splitlines()]
     found = [r['tokens'] for r in rows if r['event'] == 'written'][before:]
     check('policy, a stream that is aborted: its tokens are in the log', any(4 < n < 300 for n in found), found)
+
+def check_change(check, client, det, folder):
+    "The file of the policy is changed under a running server: what is in force stays, and a server that starts with the noted digest refuses the file"
+    path = folder/'policy.toml'
+    before, digest = path.read_text(), Policy.read(path).digest
+    path.write_text(before.replace('name = "serve-test"', 'name = "serve-test"\nenforce = false'))
+    try:
+        answer = client.refused(dew=False)
+        check('policy, its file changed meanwhile: {"dew": false} is refused as before', 'leave {"dew": false} out' in answer, answer)
+        text = client.ask()
+        check('policy, its file changed meanwhile: marked', det['default'].detect(text).z > 4, f'z = {det["default"].detect(text).z:.1f}')
+        lines = [json.loads(x) for x in (folder/'marks.jsonl').read_text().splitlines()]
+        check('policy, its file changed meanwhile: the log names the policy in force', {r['policy'] for r in lines if 'policy' in r} == {digest}, digest)
+        try: said = str(server_policy(dict(DEW_POLICY=str(path), DEW_POLICY_DIGEST=digest)))
+        except ValueError as e: said = str(e)
+        check('policy, its file changed meanwhile: another process of the server refuses it', 'was changed' in said, said)
+    finally: path.write_text(before)
+
+def check_lift(check, folder, det, tokens, log):
+    "A server whose policy lifts what leaves no room, in place of refusing it"
+    own = folder/'lift'
+    own.mkdir()
+    for f in folder.glob('*.dew'): (own/f.name).write_bytes(f.read_bytes())
+    env = policy_environment(own, POLICY + '[sampling]\nbelow = "lift"\n')
+    with serving(env, log, '--middleware', 'dew_nb.serving.policy.PolicyMiddleware') as port:
+        print(f'     {time.time()-check.start:.0f} s: the server whose policy lifts has started', flush=True)
+        client = Client(port, tokens)
+        for name,more in (('temperature 0', dict(temperature=0)), ('top-p .001', dict(top_p=.001)), ('frequency_penalty -2', dict(frequency_penalty=-2.))):
+            texts = [client.ask(PROMPTS[i], **more) for i in range(4)]
+            z = [det['default'].detect(t).z for t in texts]
+            check(f'policy that lifts, {name}: answered and marked', statistics.mean(z) > 2, 'z = ' + ', '.join(f'{x:.1f}' for x in z))
+        answer = client.refused(dew=False)
+        check('policy that lifts: {"dew": false} is refused all the same', 'leave {"dew": false} out' in answer, answer)
+    rows = [json.loads(x) for x in (own/'marks.jsonl').read_text().splitlines()]
+    lifted = sum('lifted' in r.get('decision', '') for r in rows)
+    check('policy that lifts, the log: says so', lifted == 12 and verify_log(own/'marks.jsonl').open == 0, f'{lifted} of {len(rows)} lines')
 
 def check_policy(check, folder, det, tokens, log):
     "A server with a policy, from start to stop"
@@ -286,6 +332,7 @@ def check_policy(check, folder, det, tokens, log):
         check_bypasses(check, client, det)
         check_exempt(check, client, Client(port, tokens, TENANT), det)
         check_abort(check, client, path)
+        check_change(check, client, det, folder)
         with ThreadPoolExecutor(32) as threads: answers = list(threads.map(lambda i: client.ask(PROMPTS[i % 8]), range(32)))
         marked = sum(r.z > 3 for r in det['default'].detect(answers, progress=False))
         check('policy, 32 at a time: nearly all marked', marked >= 29, f'{marked} of 32; {preemptions(port):.0f} times stopped and taken up again')
@@ -378,7 +425,9 @@ def main():
     files = {n: s.detector().save(Path(folder.name)/f'{n}.dew') for n,s in schemes.items()}
     det = {n: Detector.load(f) for n,f in files.items()}
     native = lambda: check_native(check, host, enc, Path(folder.name))
-    if a.only: return done(check, log, native if a.only == 'native' else lambda: check_policy(check, Path(folder.name), det, a.tokens, log))
+    def policies():
+        for part in (check_policy, check_lift): part(check, Path(folder.name), det, a.tokens, log)
+    if a.only: return done(check, log, native if a.only == 'native' else policies)
     check_cuts(check)
     check_switches(check, files)
     own = wm.generate([PROMPTS[i % 8] for i in range(a.texts)], max_new_tokens=a.tokens, min_new_tokens=a.tokens, no_repeat_ngram_size=0, seed=1, **SAMPLING)
@@ -397,7 +446,7 @@ def main():
             compare(check, 'marked texts of vLLM and of transformers', marked, own)
             compare(check, 'unmarked texts of the same batch and no mark', bare, [-1., 1.]*50)
         check('the server has stopped', closed(port))
-        check_policy(check, Path(folder.name), det, a.tokens, log)
+        policies()
         native()
     done(check, log, all_parts)
 

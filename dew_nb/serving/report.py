@@ -56,11 +56,11 @@ def p_meaning(
 ) -> str:
     "What the p-value of a judgement means, in a sentence"
     r = j.result
-    what = 'some passage of it would have a score' if hasattr(r, 'spans') else 'it would have a score'
-    if getattr(r, 'keys', 1) != 1 and isinstance(r.keys, int): what += f' under the best of {r.keys} sub-keys'
-    kind = 'key' if hasattr(r, 'spans') else r.null if r.p_kind == 'analytic' else 'calibrated'
+    what = 'some passage of it would have a score' if r.scanned else 'it would have a score'
+    if r.keys > 1: what += f' under the best of {r.keys} sub-keys'
+    kind = 'key' if r.scanned else r.null if r.p_kind == 'analytic' else 'calibrated'
     said = SUPPOSED[kind].format(what=what, p=p_words(j.p_value))
-    if hasattr(r, 'spans'): said += ' Every window that was looked at is counted.'
+    if r.scanned: said += ' Every window that was looked at is counted.'
     if j.keys: said += f' That {len(j.keys)} detectors were asked is counted (Holm\'s correction).'
     if many_of(j): said += f' Corrected for the number of texts ({many_of(j)}) the p-value is {p_words(j.p_adjusted)}.'
     return said
@@ -273,14 +273,14 @@ def _figures(j):
     "The figures of one text"
     r = j.result
     rows = {'verdict': f'{j.says()} at level {j.alpha:g}', 'p-value': f'{j.p_value:.3g}', 'z': f'{r.z:+.2f}'}
-    if not hasattr(r, 'spans'): rows |= {'score': f'{r.score:+.4f}; expected without a mark {r.expected:+.4f}, standard deviation {r.sd:.4f}'}
-    worth = '' if hasattr(r, 'spans') else f', worth {r.l_eff:,.0f} independent ones'
+    if not r.scanned: rows |= {'score': f'{r.score:+.4f}; expected without a mark {r.expected:+.4f}, standard deviation {r.sd:.4f}'}
+    worth = '' if r.scanned else f', worth {r.l_eff:,.0f} independent ones'
     rows |= {'tokens': f'{r.n_tokens:,}, of which {r.n_scored:,} scored{worth}', 'key': f'{r.key} (fingerprint), scheme {j.scheme}'}
     if j.enough: rows |= {'enough': f'about {j.enough} scored tokens are enough to find most marked texts at this level'}
-    for k,s in enumerate(getattr(r, 'spans', []), 1):
+    for k,s in enumerate(r.spans if r.scanned else (), 1):
         core = ', '.join(f'{a:,} to {b:,}' for a,b in s.core) or 'none that is sure'
         rows[f'passage {k}'] = f'about characters {s.start:,} to {s.end:,}, core {core}: z {s.z:+.2f}, p {s.p_value:.2g}'
-    if getattr(r, 'note', ''): rows['note'] = r.note
+    if r.scanned and r.note: rows['note'] = r.note
     return rows
 
 # %% ../../nbs/serving/06_report.ipynb #87a58d80

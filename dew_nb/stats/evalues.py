@@ -61,16 +61,18 @@ class ScoreBets:
         most:int=4096 # positions to count
     ):
         self.tilts, self.most = np.asarray(tilts, float), most
-        self.L, self.w, self.v = np.zeros((0, 0)), None, np.zeros(0)
+        self.L, self.w, self.v, self.u = np.zeros((0, 0)), None, np.zeros(0), np.zeros(0)
     def __len__(self): return len(self.v)
     def __repr__(self): return f'ScoreBets({len(self)} positions, log_e={self.log_e[-1] if len(self) else 0.:.2f})'
     @property
-    def log_e(self) -> np.ndarray:
-        "(N,) logarithms of the running e-value"
-        if self.w is None: return np.zeros(0)
-        v, t = self.v[:,None], self.tilts[:,None,None]
-        each = np.cumsum(t*v*self.w - t**2/2*v**2, 1)               # (tilts, N, R)
-        return average_e(np.concatenate([*each], 1), axis=1)
+    def by_key(self) -> np.ndarray:
+        "(N, R) logarithms of the running e-value, under each sub-key"
+        if self.w is None: return np.zeros((0, 1))
+        v, t, off = self.v[:,None], self.tilts[:,None,None], np.maximum(self.v*self.u, 0)[:,None]
+        each = np.cumsum(t*(v*self.w - off) - t**2/2*v**2, 1)       # (tilts, N, R)
+        return average_e(each)
+    @property
+    def log_e(self) -> np.ndarray: return average_e(self.by_key, axis=1) # (N,) logarithms of the running e-value
 
 # %% ../../nbs/stats/10_evalues.ipynb #58f2e104
 RIDGE = .02                                # added to variances
@@ -88,13 +90,16 @@ def _extend(L, K, J, ridge=RIDGE):
 def add(self:ScoreBets,
     y:np.ndarray, # (n,) standardised scores of new positions; (n, R): under each of R sub-keys, which are averaged
     K:np.ndarray, # (n, N+n) their correlations, with the positions before and among each other
-    a:np.ndarray|None=None # (n,) what a mark adds to each, up to a factor: from the text so far, not from the key; None: to all alike
+    a:np.ndarray|None=None, # (n,) what a mark adds to each, up to a factor: from the text so far, not from the key; None: to all alike
+    lean=0. # (n,) what this key may add to scores of such a text without a mark
 ):
     "Count more positions"
     n, N = min(len(y), self.most - len(self)), len(self)
     if n <= 0: return
+    lean = np.broadcast_to(np.asarray(lean, float), len(y))[:n]
     y, K, a = np.asarray(y, float).reshape(len(y), -1)[:n], np.asarray(K, float)[:n, :N+n], 1 if a is None else np.asarray(a, float)[:n]
     A, C, self.L = _extend(self.L, K[:, :N], K[:, N:])
     w = np.zeros((0, y.shape[1])) if self.w is None else self.w
     self.w = np.append(w, solve_triangular(C, y - A @ w, lower=True), 0)
     self.v = np.append(self.v, solve_triangular(C, a - A @ self.v, lower=True))
+    self.u = np.append(self.u, solve_triangular(C, lean - A @ self.u, lower=True))

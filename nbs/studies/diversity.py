@@ -17,7 +17,7 @@ from dew_nb.evaluation.texts.content import content_seed, machine
 from dew_nb.evaluation.texts.corpora import build_corpus
 from dew_nb.evaluation.schemes.registry import SCHEMES
 from dew_nb.evaluation.texts.sampling import SeededSampler, continue_ids
-from dew_nb.evaluation.schemes.base import Chain, NgramBlock
+from dew_nb.evaluation.schemes.base import Chain, NgramBlock, said_by
 
 ROWS = {'none': ('none', {}), 'DEW tournament': ('dew', dict(preset='tournament')),
         'DEW tournament keys=64': ('dew', dict(preset='tournament', keys=64)),
@@ -34,7 +34,7 @@ def texts_of(host, scheme, prompts, draws, T, tokens, seed):
     "Continuations, all draws of one prompt after the other"
     ids = [host.tokenizer(p)['input_ids'] for p in prompts for _ in range(draws)]
     seeds = [content_seed('diversity', seed, d, p) for p in prompts for d in range(draws)]
-    late = getattr(scheme, 'warped', False)
+    late = said_by(scheme, 'warped')
     def processor(width): return Chain(NgramBlock(4), Warp([], T) if late else None, scheme.processor(width))
     sampler = SeededSampler(seeds, 1. if late else T)
     return continue_ids(host, ids, processor, sampler, max_new_tokens=tokens, min_new_tokens=tokens, no_repeat_ngram_size=0)

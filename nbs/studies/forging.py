@@ -37,6 +37,7 @@ from dew_nb.evaluation.studies.bench import is_full
 from dew_nb.evaluation.texts.content import content_seed, machine, write_texts
 from dew_nb.evaluation.texts.frames import write_frame
 from dew_nb.evaluation.texts.corpora import build_corpus
+from dew_nb.evaluation.schemes.base import Scheme
 from dew_nb.evaluation.studies.kinds import find_scheme
 from dew_nb.evaluation.texts.likelihood import perplexity
 from dew_nb.evaluation.texts.sampling import SeededSampler, continue_ids, pad_ids
@@ -121,9 +122,9 @@ class Bench:
         return [[next(out) for _ in ps] for _,ps in parts]
     def write(self, jobs, seed, done):
         "Texts of jobs (name, function, prompts) in batches across jobs; done(name, prompts, texts) after each batch"
-        alone = [j for j in jobs if hasattr(j[1], 'complete')]            # a scheme that samples by itself
+        alone = [j for j in jobs if isinstance(j[1], Scheme)]             # a scheme that samples by itself
         for n,f,ps in alone: self.write_alone(n, f, ps, seed, done)
-        rows, i = [(n, f, p) for n,f,ps in jobs for p in ps if not hasattr(f, 'complete')], 0
+        rows, i = [(n, f, p) for n,f,ps in jobs for p in ps if not isinstance(f, Scheme)], 0
         while i < len(rows):
             some, parts, names = rows[i:i+self.a.batch], {}, {}
             for j,(n,f,p) in enumerate(some):                 # rows of one function go through it together
@@ -225,7 +226,7 @@ class Victim:
         if self.kind == 'dew': return self.scheme.watermark.processor(width, [f'{self.key}/{p}' for p in prompts], drawn=True)
         return self.scheme.processor(width)
     @property
-    def writer(self): return self.scheme if hasattr(self.scheme, 'complete') else self.processor
+    def writer(self): return self.scheme if self.scheme.complete else self.processor
     def contexts(self, w):
         if not getattr(self.encode, 'needs_encoder', True): return self.encode.encode(w).to(self.device).float()
         distinct, at = torch.unique(w, dim=0, return_inverse=True)

@@ -25,6 +25,10 @@ Languages judged with a table of familiarity that was never shown them, and how 
 
     python nbs/studies/screening.py unseen --pieces many.jsonl.gz --name 'screened again' --lengths 50 --out nbs/studies/data
     python nbs/studies/screening.py scored --texts kinds/test.jsonl --running kinds/running.jsonl --lengths 3200 12800 --out nbs/studies/data
+
+Texts that are read while they arrive, whose running e-value may be looked at after every token:
+
+    python nbs/studies/screening.py streams --pieces pieces.jsonl.gz --name 'screened again' --lengths 200 800 --most 30 --out nbs/studies/data
 """
 import argparse, json, random, re, time
 from dataclasses import replace
@@ -33,16 +37,23 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from tqdm.auto import tqdm
 
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
 from dew_nb.evaluation.texts.content import machine, read_texts, study_key, write_texts
 from dew_nb.evaluation.texts.frames import rounded
 from dew_nb.mark.familiarity import Familiarity, expected_lean, is_unfamiliar, other_languages
+from dew_nb.mark.room import weights_so_far
 from dew_nb.mark.screening import screening_texts
 from dew_nb.mark.sources import reference_texts
+from dew_nb.models.stopping import no_bar
 from dew_nb.models.tokenization import TokenUnits, backend
+from dew_nb.read.evidence import position_scores, positions
+from dew_nb.read.host_view import Pairs
 from dew_nb.read.over_keys import scores_over_keys
+from dew_nb.read.streams import leans_so_far
 from dew_nb.read.text import Reader
+from dew_nb.stats.evalues import ScoreBets
 from dew_nb.stats.judging import can_judge
 from dew_nb.stats.keynull import allowance
 from null_over_keys import Remembered, Z, rates, without_anchor
@@ -260,9 +271,37 @@ def unseen(a):
     said['command'] = said['command'].replace('screening.py rates', 'screening.py unseen').replace(f'--variants {" ".join(a.variants)} ', '')
     (a.out/'screening_unseen.json').write_text(json.dumps(said, indent=1) + '\n')
 
+def streams(a):
+    "Texts that are read while they arrive: how often the running e-value is ever 20, or 100, by key; with and without what `ScoreStream` takes off for a key that leans"
+    t0, host, T = time.time(), load_host(a.host, device=a.device), chosen(a)
+    keys, out, TAKEN = [study_key(i, a.name) for i in range(a.first_key, a.first_key+a.keys)], [], (0., .5, 1.)
+    wm, enc = built('weighted_everyday', host, keys[0], a.device)
+    docs = list(wm.detector(reading='raw').reader.stream(T.text.tolist()))
+    few = wm.narrow(np.concatenate([d.ids for d in docs]))
+    rules = [few.rekey(k).rule for k in tqdm(keys, desc='keys', disable=no_bar(True))]
+    top = {}
+    for kind,length,doc in zip(T.kind, T.length, tqdm(docs, desc='texts', disable=no_bar(True))):
+        p = positions(few, doc.windows[doc.first], doc.tokens[doc.first])
+        y = np.stack([position_scores(r, p).cpu().numpy()/r.sd for r in rules], 1)
+        K, a, lean = Pairs().kernels(few, p.ids, p.u).cpu().double().numpy(), weights_so_far(few.room, doc)[doc.first], leans_so_far(few, doc)[doc.first]
+        for taken in TAKEN:
+            bets = ScoreBets()
+            bets.add(y, K, a, taken*lean)
+            top.setdefault((kind, length, taken), []).append(bets.by_key.max(0, initial=0.))
+    for (kind,length,taken),x in top.items():
+        x = np.array(x)
+        out.append(pd.DataFrame(dict(taken=taken, kind=kind, length=length, key=range(a.first_key, a.first_key+len(keys)), texts=len(x), ever_20=(x >= np.log(20)).mean(0), ever_100=(x >= np.log(100)).mean(0))))
+    a.out.mkdir(parents=True, exist_ok=True)
+    R = pd.concat(out, ignore_index=True)
+    R.to_parquet(a.out/'screening_streams.parquet', index=False, compression='zstd')
+    said = stamp(a, host, enc, T, time.time()-t0)
+    said['command'] = said['command'].replace('screening.py rates', 'screening.py streams').replace(f'--variants {" ".join(a.variants)} ', '').replace(f'--long-keys {a.long_keys} ', '')
+    (a.out/'screening_streams.json').write_text(json.dumps(said, indent=1) + '\n')
+    print(R.groupby(['taken', 'length', 'kind']).ever_100.agg(['mean', 'max']).unstack(0).round(4).to_string())
+
 def arguments():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument('what', choices=['pieces', 'rates', 'collect', 'familiarity', 'unseen', 'scored'])
+    ap.add_argument('what', choices=['pieces', 'rates', 'collect', 'familiarity', 'unseen', 'scored', 'streams'])
     ap.add_argument('--texts', type=Path, help='test.jsonl of kinds.py')
     ap.add_argument('--running', type=Path, help='running.jsonl of kinds.py; without it no piece is joined')
     ap.add_argument('--pieces', type=Path)
@@ -284,4 +323,4 @@ def arguments():
 
 if __name__ == '__main__':
     a = arguments()
-    dict(pieces=pieces, rates=study, collect=collect, familiarity=familiarity, unseen=unseen, scored=scored)[a.what](a)
+    dict(pieces=pieces, rates=study, collect=collect, familiarity=familiarity, unseen=unseen, scored=scored, streams=streams)[a.what](a)

@@ -7,9 +7,9 @@ from __future__ import annotations
 from typing import Protocol, Sequence, runtime_checkable
 
 # %% auto #0
-__all__ = ['UNSAID', 'WatermarkScheme', 'Scheme', 'check_columns', 'measured', 'stack_columns', 'loop_over_keys', 'scores_under',
-           'first_look', 'NoMark', 'Human', 'seed_key', 'config_fields', 'study_config', 'DEWScheme', 'DonorScheme',
-           'AgnosticScheme', 'NgramBlock', 'Chain']
+__all__ = ['UNSAID', 'WatermarkScheme', 'Scheme', 'check_columns', 'said_by', 'measured', 'stack_columns', 'loop_over_keys',
+           'scores_under', 'first_look', 'NoMark', 'Human', 'seed_key', 'config_fields', 'study_config', 'DEWScheme',
+           'DonorScheme', 'AgnosticScheme', 'NgramBlock', 'Chain']
 
 # %% ../../../nbs/evaluation/schemes/00_base.ipynb #67e30c74
 import numpy as np
@@ -40,6 +40,8 @@ class Scheme:
     "A name, a seed and the parameters; subclasses write `processor` and `measure`"
     needs_encoder = False # whether the context encoder matters
     warped = False # whether the processor wants logits after temperature, top-k and top-p
+    complete = None # a function that writes texts, for a scheme that samples by itself
+    seed = None # names the key
     reading = () # options that change how texts are read, not how they are written
     def __init__(self,
         host, # from `load_host`
@@ -103,6 +105,13 @@ def check_columns(
             + ' between 0 and 1'*(k == 'p_value'))
 
 # %% ../../../nbs/evaluation/schemes/00_base.ipynb #3c0b4f85
+def said_by(
+    scheme, # a scheme or its class, or a plug-in
+    name:str, # of a member: 'needs_encoder', 'warped', 'complete', 'seed'
+):
+    "What a scheme says of itself; what `Scheme` has where a plug-in says nothing"
+    return getattr(scheme, name, getattr(Scheme, name))
+
 def measured(
     scheme, # a `Scheme`, or anything with `score` and perhaps `p_values`
     texts:Sequence[str], # any texts

@@ -15,7 +15,7 @@ from ..texts.sampling import SeededSampler, complete
 from .kinds import chat_client, find_scheme, make_attack
 from ..texts.likelihood import perplexity
 from .quality import distinct_n, net_preference_score, repetition
-from ..schemes.base import Chain, Human, NgramBlock, measured, scores_under
+from ..schemes.base import Chain, Human, NgramBlock, measured, said_by, scores_under
 from .units import UNIT_FILES, Unit, stamp, write_unit
 from ...models.encoders import load_encoder
 from ...models.hosts import load_host
@@ -87,7 +87,7 @@ def scheme(self:Bench,
         with _naming('Scheme', row):
             scheme = find_scheme(row.kind)(*models, seed, name=row.label,
                                            **row.params)
-    elif getattr(scheme, 'seed', None) != seed: scheme = scheme.rekey(seed)
+    elif said_by(scheme, 'seed') != seed: scheme = scheme.rekey(seed)
     self.now = key, scheme
     return scheme
 
@@ -170,12 +170,12 @@ def generate(self:Bench,
     "Completions of `prompts` under a scheme"
     kw = {k: g[k] for k in ('temperature', 'top_p', 'top_k')}
     kw['min_new_tokens'] = g['min_tokens'] or None
-    if hasattr(scheme, 'complete'): # it samples by itself
+    if own := said_by(scheme, 'complete'): # it samples by itself
         kw['no_repeat_ngram_size'] = g['no_repeat_ngram']
-        return self.fitting(lambda b: scheme.complete(
+        return self.fitting(lambda b: own(
             prompts, g['tokens'], seed, batch_size=b, **kw))
     warp = None
-    if getattr(scheme, 'warped', False): # sampling first, then the scheme
+    if said_by(scheme, 'warped'): # sampling first, then the scheme
         warp = _Warp([], *(kw.pop(k) for k in ('temperature', 'top_p', 'top_k')))
     make = _processors(scheme, g['no_repeat_ngram'], warp)
     return self.fitting(lambda b: complete(

@@ -15,7 +15,7 @@ from .bench import Bench, do_unit, is_full
 from ..texts.content import content_key, machine
 from ..texts.corpora import build_corpus
 from .kinds import check_names, find_scheme
-from ..schemes.base import Human
+from ..schemes.base import Human, said_by
 from .store import Results, admit, load_results
 from .plan import Study, negative
 from .units import UNIT_FILES, Presence, Unit, clear_remains, try_lock
@@ -177,7 +177,7 @@ def _about(unit, to, study, place):
 def _places(study, bench, rows, host, part):
     "Rows with their models and seeds"
     for row in rows:
-        needs = getattr(find_scheme(row.kind), 'needs_encoder', False)
+        needs = said_by(find_scheme(row.kind), 'needs_encoder')
         for encoder in study.encoders if needs else (None,):
             if encoder and not part.has('encoder', encoder): continue
             for seed in study.seeds:
@@ -235,7 +235,7 @@ def _rank(unit, bench):
     if unit.kind not in _BY_SCHEME: return 1
     key, scheme = bench.now
     if key != _scheme_key(unit): return 3
-    return 0 if getattr(scheme, 'seed', None) == unit.labels['seed'] else 2
+    return 0 if said_by(scheme, 'seed') == unit.labels['seed'] else 2
 
 # %% ../../../nbs/evaluation/studies/06_runner.ipynb #143bf86f
 @dataclass
