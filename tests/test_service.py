@@ -1,5 +1,5 @@
 "The detection service as a process and in threads: load, limits, bad bodies, clients that go away, and a real browser"
-import asyncio, csv, hashlib, io, json, os, re, shutil, signal, socket, subprocess, sys, threading, time
+import asyncio, csv, gc, hashlib, io, json, os, re, shutil, signal, socket, subprocess, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,7 +23,8 @@ from dew_nb.shell.arguments import call_command
 from dew_nb.shell.commands import dew_detect
 from dew_nb.shell.reporting import dew_report
 from dew_nb.shell.serve import dew_serve
-from dew_nb.serving.service import Limits, make_app
+from dew_nb.serving import service
+from dew_nb.serving.service import Limits, Question, ReportQuestion, make_app
 from dew_nb.mark.sources import reference_texts
 from quick import Letters, toy_host
 
@@ -317,6 +318,43 @@ def test_a_client_that_goes_away(made):
         talk(url, head(len(body)), body[:40], read=False)   # gone in the middle of the question
         wait_until(lambda: app.n == 0)
         assert httpx.post(f'{url}/detect', json=dict(text='x')).status_code == 200
+
+
+def test_nothing_of_a_question_stays(made):
+    "After an answer, or an error, nothing holds the question any more, without Python's search for cycles too"
+    text = made['texts'][1]
+    app = make_app(made['dets'], Limits(answer=5000), hosts=None)
+    held = Question(text='x')
+    assert any(o is held for o in gc.get_objects())                             # what is held is seen
+    del held
+    async def ask():
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url='http://localhost') as client:
+            for path,q,status in (('/detect', dict(text=text), 200), ('/detect', dict(texts=[text]*3, tokens=True), 413), ('/detect', dict(text=text, evil=1), 422), ('/report', dict(text=text), 413)):
+                gc.collect()
+                gc.disable()
+                assert (await client.post(path, content=json.dumps(q), headers={'Content-Type': 'application/json'})).status_code == status
+                await asyncio.sleep(.1)
+                found = [type(o).__name__ for o in gc.get_objects() if type(o) in (Question, ReportQuestion)]
+                gc.enable()
+                assert not found, (path, found)
+    try: asyncio.run(ask())
+    finally: gc.enable()
+
+
+def test_memory_is_given_back(made, monkeypatch):
+    "Soon after large questions, once for all of them; not after small ones"
+    given = []
+    monkeypatch.setattr(service, 'give_back', lambda: given.append(time.monotonic()))
+    monkeypatch.setattr(service, 'SOON', .3)
+    with threaded(make_app(made['dets'], Limits())) as url:
+        assert httpx.post(f'{url}/detect', json=dict(text='x')).status_code == 200
+        time.sleep(.5)
+        assert not given
+        large, kind = b'{"text": "x"' + b' '*300_000 + b'}', {'Content-Type': 'application/json'}
+        with ThreadPoolExecutor(4) as pool: assert [r.status_code for r in pool.map(lambda _: httpx.post(f'{url}/detect', content=large, headers=kind, timeout=60), range(4))] == [200]*4
+        wait_until(lambda: given)
+        assert len(given) < 4
+    service.give_back()
 
 
 def test_a_detector_that_fails_says_no_text(made, caplog):

@@ -3,7 +3,7 @@
     python tools/load_test.py [--requests 10000] [--at-once 64] [--hostile 200] [--save nbs/studies/data/load.json]
 
 Builds a detector for the embedded host, starts `dew_serve` on the loopback address, and asks: short questions, many at once; clients that go away,
-that send slowly, that do not read their answer; hostile bodies; bodies as large as the service takes, in rounds, of which a later one must need no more
+that send slowly, that do not read their answer; hostile bodies; bodies as large as the service takes, alone and in rounds, of which a later one must need no more
 memory than the first; a service that is killed and started again; a signal while questions are in flight. Good questions go on through all of it.
 Fails if a question is lost, an answer is wrong, the service ends or its memory grows. `--save` keeps what was measured, with the machine.
 `--full 0` leaves out the large bodies, which take most of the time."""
@@ -33,9 +33,11 @@ def start(folder:Path, *more) -> tuple:
         time.sleep(.1)
     return p, found[0]
 
-def memory(url:str) -> float:
-    "Bytes of the process, as it says itself"
-    return float(re.search(r'^process_resident_memory_bytes (\S+)', httpx.get(f'{url}/metrics', headers=AUTH, timeout=60).text, re.M)[1])
+def metric(url:str, name:str) -> float:
+    "What the process says of itself"
+    return float(re.search(rf'^{name} (\S+)', httpx.get(f'{url}/metrics', headers=AUTH, timeout=60).text, re.M)[1])
+
+def memory(url:str) -> float: return metric(url, 'process_resident_memory_bytes')
 
 # ---------------------------------------------------------------- bodies nobody should send
 def hostile(rng) -> dict:
@@ -136,7 +138,7 @@ async def stopped(client, url, process, texts, n=32):
     return sum(getattr(r, 'status_code', 0) == 200 and len(r.json()['results']) == 10*len(texts) for r in answers), waiting
 
 async def largest(client, url, text, n, at_once=2):
-    "Questions as large as the service takes, and beside them small ones: statuses, seconds, memory at its highest and afterwards"
+    "Questions as large as the service takes: statuses, seconds of the clock and of the CPU for each, memory at its highest and afterwards"
     body, gate, statuses, seconds, peak, over = json.dumps(dict(text=text)).encode(), asyncio.Semaphore(at_once), Counter(), [], [0.], asyncio.Event()
     async def one():
         async with gate:
@@ -147,12 +149,13 @@ async def largest(client, url, text, n, at_once=2):
         while not over.is_set():
             peak[0] = max(peak[0], await asyncio.to_thread(memory, url))
             await asyncio.sleep(.3)
-    looking = asyncio.create_task(watch())
+    looking, cpu = asyncio.create_task(watch()), metric(url, 'process_cpu_seconds_total')
     await asyncio.gather(*(one() for _ in range(n)))
     over.set()
     await looking
-    await asyncio.sleep(2)
-    return dict(statuses={str(k): v for k,v in statuses.items()}, slowest_s=round(max(seconds), 1), peak_mb=round(peak[0]/1e6), after_mb=round(await asyncio.to_thread(memory, url)/1e6))
+    await asyncio.sleep(5)                                            # abandoned work ends, and memory is given back
+    cpu = metric(url, 'process_cpu_seconds_total') - cpu
+    return dict(statuses={str(k): v for k,v in statuses.items()}, slowest_s=round(max(seconds), 1), cpu_s=round(cpu/n, 1), peak_mb=round(peak[0]/1e6), after_mb=round(await asyncio.to_thread(memory, url)/1e6))
 
 async def killed(process, url, texts, n=16):
     "`kill -9` while n questions are in flight: how many were told so, by a closed connection"
@@ -178,13 +181,14 @@ async def run(a, process, url, texts) -> dict:
         words = ' '.join(texts[1:]) + ' '
         size = int(.95*4_000_000)
         full = (words*(size//len(words.encode()) + 1)).encode()[:size].decode(errors='ignore')
+        alone = await largest(client, url, full, 1) if a.full else None
         rounds = [await largest(client, url, full, a.full) for _ in range(3)] if a.full else []
         answered, waiting = await stopped(client, url, process, texts)
     q = statistics.quantiles(seconds, n=100)
     return dict(requests=a.requests, at_once=a.at_once, per_second=round(a.requests/took, 1), p50_ms=round(1e3*q[49], 1), p99_ms=round(1e3*q[98], 1), statuses=dict(statuses),
                 hostile={str(k): v for k,v in sorted(bad.items(), key=str)}, wrong=wrong + more, left_early=100,
                 slow_senders=dict(Counter(s for s,_ in slow)), slow_senders_s=round(max(x for _,x in slow), 1), sleeping_readers=len(sleeping), sleeping_readers_s=None if None in sleeping else round(max(sleeping), 1),
-                largest=rounds, memory_before_mb=round(before/1e6), memory_after_mb=round(after/1e6),
+                largest_bytes=size, largest_alone=alone, largest=rounds, largest_in_round=a.full, memory_before_mb=round(before/1e6), memory_after_mb=round(after/1e6),
                 in_flight_at_signal=waiting, accepted_before_signal=32, answered=answered)
 
 def main():

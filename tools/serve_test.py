@@ -222,6 +222,14 @@ def extra_refused(client, **body) -> str:
     except openai.BadRequestError as e: return e.message
     return ''
 
+def tokens_refused(client, **params) -> tuple:
+    "Status and answer of vLLM's route that takes tokens and its own parameters for sampling"
+    body = dict(token_ids=list(range(300, 310)), sampling_params=SAMPLING | dict(max_tokens=20) | params)
+    request = urllib.request.Request(str(client.api.base_url.copy_with(path='/inference/v1/generate')), json.dumps(body).encode(), {'Content-Type': 'application/json'})
+    try:
+        with urllib.request.urlopen(request, timeout=600) as r: return r.status, r.read().decode()
+    except urllib.error.HTTPError as e: return e.code, e.read().decode()
+
 def check_bypasses(check, client, det):
     "Ways around the mark: each is refused, or the text is marked"
     z = lambda text, who='default': det[who].detect(text).z
@@ -237,11 +245,13 @@ def check_bypasses(check, client, det):
     try: answer = str(client.api.completions.create(model=MODEL, prompt=PROMPTS[0], max_tokens=4, **SAMPLING))
     except openai.BadRequestError as e: answer = e.message
     check('policy, four tokens: 400', 'max_tokens >= 16' in answer, answer)
-    for name,body in (('repetition_penalty .02', dict(repetition_penalty=.02)), ('repetition_penalty 50', dict(repetition_penalty=50.)), ('a list of tokens in place of the answer', dict(trace_decode_token_ids=[5]*20)),
+    for name,body in (('repetition_penalty .02', dict(repetition_penalty=.02)), ('repetition_penalty 50', dict(repetition_penalty=50.)),
                       ('prompt log-probabilities', dict(prompt_logprobs=5)), ('top-k 1', dict(top_k=1)), ('min-p 1', dict(min_p=1.)), ('dew_cut', dict(vllm_xargs=dict(dew_cut=[1, 1, 0]))),
                       ('dew_request', dict(vllm_xargs=dict(dew_request='mine'))), ('beam search', dict(use_beam_search=True, n=2))):
         answer = extra_refused(client, **body)
         check(f'policy, {name}: 400', bool(answer), answer)
+    status, answer = tokens_refused(client, trace_decode_token_ids=[5]*20)
+    check('policy, a list of tokens in place of the answer: 400', status == 400 and 'in place of the model' in answer, f'{status} {answer}')
     two = client.ask(n=2, seed=5)
     check('policy, n=2: both marked', min(map(z, two)) > 4, f'z = {z(two[0]):.1f}, {z(two[1]):.1f}')
     r = client.api.completions.create(model=MODEL, prompt=PROMPTS, max_tokens=client.tokens, extra_body=dict(min_tokens=client.tokens), **SAMPLING)
@@ -315,14 +325,14 @@ def check_lift(check, folder, det, tokens, log):
         print(f'     {time.time()-check.start:.0f} s: the server whose policy lifts has started', flush=True)
         client = Client(port, tokens)
         for name,more in (('temperature 0', dict(temperature=0)), ('top-p .001', dict(top_p=.001)), ('frequency_penalty -2', dict(frequency_penalty=-2.))):
-            texts = [client.ask(PROMPTS[i], **more) for i in range(4)]
-            z = [det['default'].detect(t).z for t in texts]
-            check(f'policy that lifts, {name}: answered and marked', statistics.mean(z) > 2, 'z = ' + ', '.join(f'{x:.1f}' for x in z))
+            with ThreadPoolExecutor(8) as threads: texts = list(threads.map(lambda p: client.ask(p, **more), PROMPTS))
+            z = [r.z for r in det['default'].detect(texts, progress=False)]
+            check(f'policy that lifts, {name}: answered, and marked together', sum(z)/len(z)**.5 > 4, 'z = ' + ', '.join(f'{x:.1f}' for x in z))    # little is drawn: single texts are weak
         answer = client.refused(dew=False)
         check('policy that lifts: {"dew": false} is refused all the same', 'leave {"dew": false} out' in answer, answer)
     rows = [json.loads(x) for x in (own/'marks.jsonl').read_text().splitlines()]
     lifted = sum('lifted' in r.get('decision', '') for r in rows)
-    check('policy that lifts, the log: says so', lifted == 12 and verify_log(own/'marks.jsonl').open == 0, f'{lifted} of {len(rows)} lines')
+    check('policy that lifts, the log: says so', lifted == 3*len(PROMPTS) and verify_log(own/'marks.jsonl').open == 0, f'{lifted} of {len(rows)} lines')
 
 def check_policy(check, folder, det, tokens, log):
     "A server with a policy, from start to stop"

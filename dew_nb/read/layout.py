@@ -227,15 +227,18 @@ def _bare(c):
 # %% ../../nbs/read/00_layout.ipynb #55731860
 _TWELVE = re.compile(f'1(?:0?1){{{FEW-1},}}')
 
+def _dressed(word):
+    "Whether at least half of a word's letters have an accent"
+    if word.isascii(): return False
+    base = unicodedata.normalize('NFC', word)
+    letters = [c for c in base if c.isalpha()]
+    return bool(letters) and 2*(sum(_bare(c) != c for c in letters) + sum(len(m[0]) for m in MARKS.finditer(base))) >= len(letters)
+
 def _accented(text):
     "(from, to) of runs of words in which at least half of the letters have an accent"
     if len(MARKS.findall(text)) + len(DRESSED.findall(text)) < 3*FEW: return []
-    pieces, flags = [m.span() for m in re.finditer(r'\S+', text)], []
-    for i,j in pieces:
-        base = unicodedata.normalize('NFC', text[i:j][:99])
-        letters = [c for c in base if c.isalpha()]
-        dressed = sum(_bare(c) != c for c in letters) + sum(len(m[0]) for m in MARKS.finditer(base))
-        flags.append('1' if letters and 2*dressed >= len(letters) else '0')
+    pieces = [m.span() for m in re.finditer(r'\S+', text)]
+    flags = ('1' if _dressed(text[i:j][:99]) else '0' for i,j in pieces)
     return [(pieces[m.start()][0], pieces[m.end()-1][1]) for m in _TWELVE.finditer(''.join(flags))]
 
 # %% ../../nbs/read/00_layout.ipynb #08d534d3

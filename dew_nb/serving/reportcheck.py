@@ -180,7 +180,7 @@ def _judgement(t):
     "What was said of a text, from its entry in a report"
     if 'error' in t: return Judgement.of_error(t['name'], t['error'])
     kept = {k: t[k] for k in ('n_scored', 'key', 'null', 'p_kind', 'spans') if k in t}
-    r = SimpleNamespace(keys=t.get('subkeys') or 1, text=t['text'], **kept)
+    r = SimpleNamespace(keys=t.get('subkeys') or 1, text=t['text'], scanned='spans' in t, **kept)
     return Judgement(t['name'], t['verdict'], r, t['p_value'], t['alpha'], t['enough'], t.get('detector') or '', keys=t.get('keys'),
                      scheme=t['scheme'], p_adjusted=t.get('p_adjusted'), many=t.get('many') or '')
 
