@@ -323,11 +323,11 @@ def check_lift(check, folder, det, tokens, log):
     env = policy_environment(own, POLICY + '[sampling]\nbelow = "lift"\n')
     with serving(env, log, '--middleware', 'dew_nb.serving.policy.PolicyMiddleware') as port:
         print(f'     {time.time()-check.start:.0f} s: the server whose policy lifts has started', flush=True)
-        client = Client(port, tokens)
+        client = Client(port, 3*tokens)                           # what is lifted has just enough to draw from: a short text is weak
         for name,more in (('temperature 0', dict(temperature=0)), ('top-p .001', dict(top_p=.001)), ('frequency_penalty -2', dict(frequency_penalty=-2.))):
             with ThreadPoolExecutor(8) as threads: texts = list(threads.map(lambda p: client.ask(p, **more), PROMPTS))
             z = [r.z for r in det['default'].detect(texts, progress=False)]
-            check(f'policy that lifts, {name}: answered, and marked together', sum(z)/len(z)**.5 > 4, 'z = ' + ', '.join(f'{x:.1f}' for x in z))    # little is drawn: single texts are weak
+            check(f'policy that lifts, {name}: answered, and marked together', sum(z)/len(z)**.5 > 3, 'z = ' + ', '.join(f'{x:.1f}' for x in z))
         answer = client.refused(dew=False)
         check('policy that lifts: {"dew": false} is refused all the same', 'leave {"dew": false} out' in answer, answer)
     rows = [json.loads(x) for x in (own/'marks.jsonl').read_text().splitlines()]
@@ -336,7 +336,7 @@ def check_lift(check, folder, det, tokens, log):
 
 def check_policy(check, folder, det, tokens, log):
     "A server with a policy, from start to stop"
-    with serving(policy_environment(folder), log, '--middleware', 'dew_nb.serving.policy.PolicyMiddleware', '--enable-auto-tool-choice', '--tool-call-parser', 'hermes') as port:
+    with serving(policy_environment(folder), log, '--middleware', 'dew_nb.serving.policy.PolicyMiddleware', '--enable-scale-out', '--enable-auto-tool-choice', '--tool-call-parser', 'hermes') as port:
         print(f'     {time.time()-check.start:.0f} s: the server with a policy has started', flush=True)
         client, path = Client(port, tokens), folder/'marks.jsonl'
         check_bypasses(check, client, det)
