@@ -172,7 +172,7 @@ async def run(a, process, url, texts) -> dict:
         await load(client, texts, 50, 8, 0)
         before, begin = memory(url), time.perf_counter()
         statuses, seconds, wrong, _ = await load(client, texts, a.requests, a.at_once, 0)
-        took = time.perf_counter() - begin
+        took, busy = time.perf_counter() - begin, os.getloadavg()[0]
         await asyncio.gather(*(leave_early(url, json.dumps(dict(text=texts[1])).encode()) for _ in range(100)))
         long = ' '.join(texts)*40                                   # a hundred thousand characters
         slow, sleeping, (_, _, more, bad) = await asyncio.gather(asyncio.gather(*(send_slowly(url) for _ in range(20))), asyncio.gather(*(read_nothing(url, long) for _ in range(8))),
@@ -185,7 +185,7 @@ async def run(a, process, url, texts) -> dict:
         rounds = [await largest(client, url, full, a.full) for _ in range(3)] if a.full else []
         answered, waiting = await stopped(client, url, process, texts)
     q = statistics.quantiles(seconds, n=100)
-    return dict(requests=a.requests, at_once=a.at_once, per_second=round(a.requests/took, 1), p50_ms=round(1e3*q[49], 1), p99_ms=round(1e3*q[98], 1), statuses=dict(statuses),
+    return dict(requests=a.requests, at_once=a.at_once, per_second=round(a.requests/took, 1), load_at_questions=round(busy, 1), p50_ms=round(1e3*q[49], 1), p99_ms=round(1e3*q[98], 1), statuses=dict(statuses),
                 hostile={str(k): v for k,v in sorted(bad.items(), key=str)}, wrong=wrong + more, left_early=100,
                 slow_senders=dict(Counter(s for s,_ in slow)), slow_senders_s=round(max(x for _,x in slow), 1), sleeping_readers=len(sleeping), sleeping_readers_s=None if None in sleeping else round(max(sleeping), 1),
                 largest_bytes=size, largest_alone=alone, largest=rounds, largest_in_round=a.full, memory_before_mb=round(before/1e6), memory_after_mb=round(after/1e6),
