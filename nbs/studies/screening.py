@@ -271,33 +271,47 @@ def unseen(a):
     said['command'] = said['command'].replace('screening.py rates', 'screening.py unseen').replace(f'--variants {" ".join(a.variants)} ', '')
     (a.out/'screening_unseen.json').write_text(json.dumps(said, indent=1) + '\n')
 
+TAKEN = 0., .25, .5, .75, 1.                                 # shares of the lean that are taken off
+
 def streams(a):
     "Texts that are read while they arrive: how often the running e-value is ever 20, or 100, by key; with and without what `ScoreStream` takes off for a key that leans"
-    t0, host, T = time.time(), load_host(a.host, device=a.device), chosen(a)
-    keys, out, TAKEN = [study_key(i, a.name) for i in range(a.first_key, a.first_key+a.keys)], [], (0., .5, 1.)
+    t0, host, T = time.time(), load_host(a.host, device=a.device), chosen(a).reset_index(drop=True)
+    keys, rows = [study_key(i, a.name) for i in range(a.first_key, a.first_key+a.keys)], []
     wm, enc = built('weighted_everyday', host, keys[0], a.device)
     docs = list(wm.detector(reading='raw').reader.stream(T.text.tolist()))
     few = wm.narrow(np.concatenate([d.ids for d in docs]))
-    rules = [few.rekey(k).rule for k in tqdm(keys, desc='keys', disable=no_bar(True))]
-    top = {}
-    for kind,length,doc in zip(T.kind, T.length, tqdm(docs, desc='texts', disable=no_bar(True))):
-        p = positions(few, doc.windows[doc.first], doc.tokens[doc.first])
-        y = np.stack([position_scores(r, p).cpu().numpy()/r.sd for r in rules], 1)
-        K, a, lean = Pairs().kernels(few, p.ids, p.u).cpu().double().numpy(), weights_so_far(few.room, doc)[doc.first], leans_so_far(few, doc)[doc.first]
-        for taken in TAKEN:
-            bets = ScoreBets()
-            bets.add(y, K, a, taken*lean)
-            top.setdefault((kind, length, taken), []).append(bets.by_key.max(0, initial=0.))
-    for (kind,length,taken),x in top.items():
-        x = np.array(x)
-        out.append(pd.DataFrame(dict(taken=taken, kind=kind, length=length, key=range(a.first_key, a.first_key+len(keys)), texts=len(x), ever_20=(x >= np.log(20)).mean(0), ever_100=(x >= np.log(100)).mean(0))))
+    seen = positions(few, *(np.concatenate([getattr(d, name)[d.first] for d in docs]) for name in ('windows', 'tokens')))
+    ends = np.cumsum([d.first.sum() for d in docs])
+    Y = np.empty((ends[-1], len(keys)), np.float32)
+    for i,key in enumerate(tqdm(keys, desc='keys', disable=no_bar(True))):
+        rule = few.rekey(key).rule
+        Y[:, i] = position_scores(rule, seen).cpu().numpy()/rule.sd
+    top = np.empty((len(TAKEN), len(docs), len(keys)))           # logarithm of the largest running e-value
+    for i,doc in enumerate(tqdm(docs, desc='texts', disable=no_bar(True))):
+        at = slice(ends[i] - doc.first.sum(), ends[i])
+        K, bets = Pairs().kernels(few, seen.ids[at], seen.u[at]).cpu().double().numpy(), ScoreBets()
+        bets.add(Y[at], K, weights_so_far(few.room, doc)[doc.first], leans_so_far(few, doc)[doc.first])
+        whole = bets.u
+        for j,taken in enumerate(TAKEN):
+            bets.u = taken*whole
+            top[j, i] = bets.by_key.max(0, initial=0.)
+    for (kind,length),at in T.groupby(['kind', 'length'], sort=False).indices.items():
+        for taken,x in zip(TAKEN, top[:, at]):
+            rows.append(pd.DataFrame(dict(taken=taken, kind=kind, length=length, key=range(a.first_key, a.first_key+len(keys)), texts=len(at),
+                                          ever_20=(x >= np.log(20)).mean(0), ever_100=(x >= np.log(100)).mean(0))))
     a.out.mkdir(parents=True, exist_ok=True)
-    R = pd.concat(out, ignore_index=True)
-    R.to_parquet(a.out/'screening_streams.parquet', index=False, compression='zstd')
-    said = stamp(a, host, enc, T, time.time()-t0)
-    said['command'] = said['command'].replace('screening.py rates', 'screening.py streams').replace(f'--variants {" ".join(a.variants)} ', '').replace(f'--long-keys {a.long_keys} ', '')
-    (a.out/'screening_streams.json').write_text(json.dumps(said, indent=1) + '\n')
-    print(R.groupby(['taken', 'length', 'kind']).ever_100.agg(['mean', 'max']).unstack(0).round(4).to_string())
+    path, said = a.out/'screening_streams.parquet', a.out/'screening_streams.json'
+    R = pd.concat(rows, ignore_index=True)
+    new = set(zip(R.length, R.kind))
+    old = pd.read_parquet(path) if path.exists() else R[:0]
+    old = old[[x not in new for x in zip(old.length, old.kind)]]
+    pd.concat([old, R], ignore_index=True).astype(dict(taken='float32', texts='int16', key='int16', length='int16')).to_parquet(path, index=False, compression='zstd', compression_level=19)
+    run = stamp(a, host, enc, T, time.time()-t0)
+    run['command'] = run['command'].replace('screening.py rates', 'screening.py streams').replace(f'--variants {" ".join(a.variants)} ', '').replace(f'--long-keys {a.long_keys} ', '')
+    del run['long_keys']
+    runs = json.loads(said.read_text()) if said.exists() else {}
+    said.write_text(json.dumps(runs | {f'{" and ".join(map(str, a.lengths))} tokens' + (', ' + ' '.join(a.kinds) if a.kinds else ''): run}, indent=1) + '\n')
+    for c in ('ever_20', 'ever_100'): print(c, R.groupby(['taken', 'length', 'kind'])[c].agg(['mean', 'max']).unstack(0).round(4).to_string(), sep='\n')
 
 def arguments():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
