@@ -32,7 +32,7 @@ Texts that are read while they arrive, whose running e-value may be looked at af
     python nbs/studies/screening.py pieces --texts kinds/test.jsonl --running kinds/running.jsonl --each 30 --lengths 800 --out many800.jsonl.gz
     python nbs/studies/screening.py streams --pieces many.jsonl.gz --name 'screened again' --lengths 200 --most 200 --out nbs/studies/data
     python nbs/studies/screening.py streams --pieces many800.jsonl.gz --name 'screened again' --lengths 800 --out nbs/studies/data
-    python nbs/studies/screening.py cost --name 'screened again' --most 40 --out nbs/studies/data
+    python nbs/studies/screening.py cost --out nbs/studies/data
 """
 import argparse, json, random, re, time
 from dataclasses import replace
@@ -44,7 +44,6 @@ import pandas as pd
 from tqdm.auto import tqdm
 
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
-from dew_nb.evaluation.texts.corpora import build_corpus
 from dew_nb.evaluation.texts.content import machine, read_texts, study_key, write_texts
 from dew_nb.evaluation.texts.frames import rounded
 from dew_nb.mark.familiarity import Familiarity, expected_lean, is_unfamiliar, other_languages
@@ -320,23 +319,24 @@ def streams(a):
     for c in ('ever_20', 'ever_100'): print(c, R.groupby(['taken', 'length', 'kind'])[c].agg(['mean', 'max']).unstack(0).round(4).to_string(), sep='\n')
 
 def cost(a):
-    "What taking off a lean costs on marked text: logarithm of the e-value of each answer at its end, and tokens scored until it is 100. With the lean of the answer's own language, and with that of the least familiar"
+    "What taking off a lean costs on marked text, the stored answers of the page on room weights: logarithm of the e-value at the end of each, and positions scored until it is 100. With the lean of its own language, and with that of the least familiar"
     t0, host, rows = time.time(), load_host(a.host, device=a.device), []
-    wm, enc = built('weighted_everyday', host, study_key(a.first_key, a.name), a.device)
-    prompts = list(build_corpus(host, 'questions', split=None, n=a.most or 40).prompts)
-    texts = wm.generate(prompts, max_new_tokens=200, seed=0, temperature=.7, top_p=.9)
-    docs = list(wm.detector(reading='raw').reader.stream(texts))
-    for i,doc in enumerate(docs):
-        p = positions(wm, doc.windows[doc.first], doc.tokens[doc.first])
-        y = position_scores(wm.rule, p).cpu().numpy()[:, None]/wm.rule.sd
-        for language,lean in dict(own=leans_so_far(wm, doc)[doc.first], far=np.full(len(y), UNLIKE_FAR)).items():
-            for taken,log_e in zip(TAKEN, running(wm, doc, y, p.ids, p.u, lean)):
-                first = first_crossing(log_e[:, 0], .01)
-                rows.append(dict(text=i, scored=len(y), lean=language, taken=taken, log_e=round(log_e[-1, 0], 3), first=np.nan if first is None else first + 1))
+    stored = pd.DataFrame(read_texts(Path(__file__).parent/'data'/'room_texts.jsonl.xz'))
+    wm, enc = built('weighted_everyday', host, study_key(0, 'room'), a.device)
+    for key,some in stored.groupby('key'):
+        own = wm.rekey(study_key(key, 'room'))
+        for i,doc in zip(some.i, own.detector(reading='raw').reader.stream(some.text.tolist())):
+            if not doc.first.any(): continue
+            p = positions(own, doc.windows[doc.first], doc.tokens[doc.first])
+            y = position_scores(own.rule, p).cpu().numpy()[:, None]/own.rule.sd
+            for language,lean in dict(own=leans_so_far(own, doc)[doc.first], far=np.full(len(y), UNLIKE_FAR)).items():
+                for taken,log_e in zip(TAKEN, running(own, doc, y, p.ids, p.u, lean)):
+                    first = first_crossing(log_e[:, 0], .01)
+                    rows.append(dict(key=key, text=i, scored=len(y), lean=language, taken=taken, log_e=round(log_e[-1, 0], 3), first=np.nan if first is None else first + 1))
     a.out.mkdir(parents=True, exist_ok=True)
-    R = pd.DataFrame(rows).astype(dict(text='int16', scored='int16', taken='float32', log_e='float32', first='float32'))
+    R = pd.DataFrame(rows).astype(dict(key='int16', text='int16', scored='int16', taken='float32', log_e='float32', first='float32'))
     R.to_parquet(a.out/'screening_streams_marked.parquet', index=False, compression='zstd')
-    said = stamp(a, host, enc, docs, time.time()-t0) | dict(command=f'python nbs/studies/screening.py cost --name {a.name!r} --most {len(docs)} --out nbs/studies/data', keys=1)
+    said = stamp(a, host, enc, stored, time.time()-t0) | dict(command='python nbs/studies/screening.py cost --out nbs/studies/data', keys=stored.key.nunique())
     del said['long_keys']
     (a.out/'screening_streams_marked.json').write_text(json.dumps(said, indent=1) + '\n')
     print(R.assign(found=R['first'].notna()).groupby(['lean', 'taken'])[['log_e', 'found', 'first']].mean().round(2).to_string(), R.scored.mean())
