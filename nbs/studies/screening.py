@@ -29,9 +29,9 @@ Languages judged with a table of familiarity that was never shown them, and how 
 
 Texts that are read while they arrive, whose running e-value may be looked at after every token:
 
-    python nbs/studies/screening.py pieces --texts kinds/test.jsonl --running kinds/running.jsonl --each 30 --lengths 800 --out many800.jsonl.gz
-    python nbs/studies/screening.py streams --pieces many.jsonl.gz --name 'screened again' --lengths 200 --most 200 --out nbs/studies/data
-    python nbs/studies/screening.py streams --pieces many800.jsonl.gz --name 'screened again' --lengths 800 --out nbs/studies/data
+    python nbs/studies/screening.py pieces --texts kinds/test.jsonl --running kinds/running.jsonl --each 20 --lengths 800 --out many800.jsonl.gz
+    python nbs/studies/screening.py streams --pieces many.jsonl.gz --name 'screened again' --lengths 200 --most 60 --out nbs/studies/data
+    python nbs/studies/screening.py streams --pieces many800.jsonl.gz --name 'screened again' --lengths 800 --most 15 --out nbs/studies/data
     python nbs/studies/screening.py cost --out nbs/studies/data
 """
 import argparse, json, random, re, time
