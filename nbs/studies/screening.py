@@ -41,6 +41,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.stats import norm
 from tqdm.auto import tqdm
 
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
@@ -59,7 +60,7 @@ from dew_nb.read.streams import leans_so_far
 from dew_nb.read.text import Reader
 from dew_nb.stats.evalues import ScoreBets, first_crossing
 from dew_nb.stats.judging import FEWEST, can_judge
-from dew_nb.stats.keynull import UNLIKE_FAR, allowance
+from dew_nb.stats.keynull import UNLIKE_FAR, allowance, sidak
 from null_over_keys import Remembered, Z, rates, without_anchor
 
 VARIANTS = dict(tournament=dict(name='tournament'), unscreened=dict(name='standard', screen=False, room=None), screened=dict(name='standard', room=None), standard=dict(name='standard', room=None),
@@ -129,6 +130,7 @@ def measure(wm, keys, T):
     r = scores_over_keys(wm, keys, T.text.tolist(), progress=False, reading='raw')
     for (kind,length),at in T.groupby(['kind', 'length'], sort=False).indices.items():
         z, l_eff, n = r['z'][:, at], r['l_eff'][:, at], r['n_scored'][at]
+        if wm.rule.keys > 1: z = norm.isf(np.minimum(sidak(norm.sf(z), wm.rule.keys), 1 - 1e-12))      # of the best sub-key; its p-value counts them all
         judged, share = can_judge(n, l_eff, r['n_weighted'][at]), (l_eff/np.maximum(n, 1)).mean(1)
         yield pd.DataFrame(dict(kind=kind, length=length, key=range(len(keys)), texts=len(at), joined=int(T.joined.iloc[at].sum()), l_eff_share=share,
                                 mean_z=z.mean(1), sd_z=z.std(1), short=(n < FEWEST).mean(), judged=judged.mean(1), called=(judged & (z > Z[.01])).mean(1), **rates(z)))
