@@ -21,6 +21,7 @@ Many short pieces, from any place of the texts, so that the rate under the worst
     python nbs/studies/screening.py pieces --texts kinds/test.jsonl --running kinds/running.jsonl --each 400 --lengths 25 50 200 --out many.jsonl.gz
     python nbs/studies/screening.py rates --pieces many.jsonl.gz --name 'screened again' --variants weighted_everyday --lengths 25 50 200 --out many
     python nbs/studies/screening.py rates --pieces many.jsonl.gz --name 'screened again' --variants subkeys --lengths 50 --most 60 --keys 20 --out subkeys
+    python nbs/studies/screening.py rates --pieces many.jsonl.gz --name 'screened again' --variants subkeys --lengths 200 --most 30 --kinds en tech code de fr es it pt ru zh ja ar hi --keys 10 --out subkeys
 
 Languages judged with a table of familiarity that was never shown them, and how many positions of long texts count:
 
