@@ -80,7 +80,7 @@ def to_dict(self:Stream,
     "Plain numbers, ready for JSON"
     return dict(n_tokens=len(self.running), log_e=self.log_e, p_value=self.p_value, marked=self.marked(alpha), first=self.first(alpha))
 
-# %% ../../nbs/read/08_streams.ipynb #79013e57
+# %% ../../nbs/read/08_streams.ipynb #leans0sofar
 def leans_so_far(
     scheme, # whose key may lean
     doc # a document: `tokens`, `first`
@@ -90,6 +90,7 @@ def leans_so_far(
     each = np.cumsum(scheme.familiar.at(doc.tokens)*doc.first)/np.maximum(np.cumsum(doc.first), 1)
     return np.maximum(expected_lean(each), scheme.rule.allowance_long)
 
+# %% ../../nbs/read/08_streams.ipynb #79013e57
 class ScoreStream(Stream):
     "A running e-value from a detector's scores, without the host"
     def __init__(self,

@@ -8,7 +8,7 @@
 None of the texts is in the sample that keys are screened on, and their sources are others. They are cut into pieces
 of 50 to 12,800 tokens of the embedded host. Where a kind has fewer than 6 texts of 3,200 or 12,800 tokens, pieces
 of that length are cut from the running text of its sources, paragraphs in their order, and are called joined.
-Writes screening.parquet (variant, kind, length, key: rates and moments of z, pieces and how many of them are joined, the share that a detector judges at all, and `called`: the share that is judged, with p <= 1%) and screening.json; variants and lengths that are not asked for stay as they are.
+Writes screening.parquet (variant, kind, length, key: rates and moments of z, pieces and how many of them are joined, the shares with too few positions to be refused and that a detector judges at all, and `called`: the share that is judged, with p <= 1%) and screening.json; variants and lengths that are not asked for stay as they are.
 
 Keys can be shared out over processes, each with a folder of its own; `collect` joins them. Long texts of the default, under the keys that it was measured with at the other lengths:
 
@@ -18,17 +18,22 @@ Keys can be shared out over processes, each with a folder of its own; `collect` 
 
 Many short pieces, from any place of the texts, so that the rate under the worst key can be counted:
 
-    python nbs/studies/screening.py pieces --texts kinds/test.jsonl --running kinds/running.jsonl --each 400 --lengths 50 200 --out many.jsonl.gz
-    python nbs/studies/screening.py rates --pieces many.jsonl.gz --name 'screened again' --variants weighted_everyday --lengths 50 200 --out many
+    python nbs/studies/screening.py pieces --texts kinds/test.jsonl --running kinds/running.jsonl --each 400 --lengths 25 50 200 --out many.jsonl.gz
+    python nbs/studies/screening.py rates --pieces many.jsonl.gz --name 'screened again' --variants weighted_everyday --lengths 25 50 200 --out many
+    python nbs/studies/screening.py rates --pieces many.jsonl.gz --name 'screened again' --variants subkeys --lengths 50 --most 60 --keys 20 --out subkeys
+    python nbs/studies/screening.py rates --pieces many.jsonl.gz --name 'screened again' --variants subkeys --lengths 200 --most 30 --kinds en tech code de fr es it pt ru zh ja ar hi --keys 10 --out subkeys
 
 Languages judged with a table of familiarity that was never shown them, and how many positions of long texts count:
 
-    python nbs/studies/screening.py unseen --pieces many.jsonl.gz --name 'screened again' --lengths 50 --out nbs/studies/data
+    python nbs/studies/screening.py unseen --pieces many.jsonl.gz --name 'screened again' --lengths 50 --most 100 --out nbs/studies/data
     python nbs/studies/screening.py scored --texts kinds/test.jsonl --running kinds/running.jsonl --lengths 3200 12800 --out nbs/studies/data
 
 Texts that are read while they arrive, whose running e-value may be looked at after every token:
 
-    python nbs/studies/screening.py streams --pieces pieces.jsonl.gz --name 'screened again' --lengths 200 800 --most 30 --out nbs/studies/data
+    python nbs/studies/screening.py pieces --texts kinds/test.jsonl --running kinds/running.jsonl --each 20 --lengths 800 --out many800.jsonl.gz
+    python nbs/studies/screening.py streams --pieces many.jsonl.gz --name 'screened again' --lengths 200 --most 60 --out nbs/studies/data
+    python nbs/studies/screening.py streams --pieces many800.jsonl.gz --name 'screened again' --lengths 800 --most 15 --out nbs/studies/data
+    python nbs/studies/screening.py cost --out nbs/studies/data
 """
 import argparse, json, random, re, time
 from dataclasses import replace
@@ -37,6 +42,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.stats import norm
 from tqdm.auto import tqdm
 
 from dew_nb import DEW, DEWConfig, load_encoder, load_host
@@ -53,9 +59,9 @@ from dew_nb.read.host_view import Pairs
 from dew_nb.read.over_keys import scores_over_keys
 from dew_nb.read.streams import leans_so_far
 from dew_nb.read.text import Reader
-from dew_nb.stats.evalues import ScoreBets
-from dew_nb.stats.judging import can_judge
-from dew_nb.stats.keynull import allowance
+from dew_nb.stats.evalues import ScoreBets, first_crossing
+from dew_nb.stats.judging import FEWEST, can_judge
+from dew_nb.stats.keynull import UNLIKE_FAR, allowance, sidak
 from null_over_keys import Remembered, Z, rates, without_anchor
 
 VARIANTS = dict(tournament=dict(name='tournament'), unscreened=dict(name='standard', screen=False, room=None), screened=dict(name='standard', room=None), standard=dict(name='standard', room=None),
@@ -125,9 +131,10 @@ def measure(wm, keys, T):
     r = scores_over_keys(wm, keys, T.text.tolist(), progress=False, reading='raw')
     for (kind,length),at in T.groupby(['kind', 'length'], sort=False).indices.items():
         z, l_eff, n = r['z'][:, at], r['l_eff'][:, at], r['n_scored'][at]
+        if wm.rule.keys > 1: z = norm.isf(np.minimum(sidak(norm.sf(z), wm.rule.keys), 1 - 1e-12))      # of the best sub-key; its p-value counts them all
         judged, share = can_judge(n, l_eff, r['n_weighted'][at]), (l_eff/np.maximum(n, 1)).mean(1)
         yield pd.DataFrame(dict(kind=kind, length=length, key=range(len(keys)), texts=len(at), joined=int(T.joined.iloc[at].sum()), l_eff_share=share,
-                                mean_z=z.mean(1), sd_z=z.std(1), judged=judged.mean(1), called=(judged & (z > Z[.01])).mean(1), **rates(z)))
+                                mean_z=z.mean(1), sd_z=z.std(1), short=(n < FEWEST).mean(), judged=judged.mean(1), called=(judged & (z > Z[.01])).mean(1), **rates(z)))
 
 def chosen(a):
     "The pieces that were asked for: of some lengths, and of kinds with enough of them"
@@ -263,45 +270,83 @@ def unseen(a):
                 out.append(pd.DataFrame(dict(table=name, kind=kind, length=length, key=range(a.first_key, a.first_key+len(keys)), texts=len(at), lean=lean.mean(), unfamiliar=is_unfamiliar(lean).mean(), l_eff_share=(l_eff/np.maximum(r['n_scored'][at], 1)).mean(1), mean_z=z.mean(1), sd_z=z.std(1), **rates(z))))
         R = pd.concat(out).query('length == @length').groupby(['table', 'kind'])['fpr_0.01'].agg(['mean', 'max']).unstack(0)
         print(f'{time.time()-t0:.0f} s\n{R.round(4).to_string()}', flush=True)
-    a.out.mkdir(parents=True, exist_ok=True)
     R = pd.concat(out, ignore_index=True)
     few = {c: rounded(R[c], 12).astype(float) for c in ('lean', 'unfamiliar', 'l_eff_share', 'mean_z', 'sd_z')}
-    R.assign(**few).to_parquet(a.out/'screening_unseen.parquet', index=False, compression='zstd')
-    said = stamp(a, host, enc, T, time.time()-t0)
-    said['command'] = said['command'].replace('screening.py rates', 'screening.py unseen').replace(f'--variants {" ".join(a.variants)} ', '')
-    (a.out/'screening_unseen.json').write_text(json.dumps(said, indent=1) + '\n')
+    run = stamp(a, host, enc, T, time.time()-t0)
+    add(a, 'screening_unseen', R.assign(**few), ['kind', 'length', 'texts'], run | dict(command=run['command'].replace('screening.py rates', 'screening.py unseen').replace(f'--variants {" ".join(a.variants)} ', '')))
+
+def add(a, name, R, by, run):
+    "Rows and what they were made with, beside those that are stored; rows with the same values of the columns `by` are replaced"
+    a.out.mkdir(parents=True, exist_ok=True)
+    path, said, new = a.out/f'{name}.parquet', a.out/f'{name}.json', set(zip(*(R[c] for c in by)))
+    if path.exists():
+        old = pd.read_parquet(path)
+        R = pd.concat([old[[x not in new for x in zip(*(old[c] for c in by))]], R], ignore_index=True).astype(R.dtypes)
+    R.to_parquet(path, index=False, compression='zstd', compression_level=19)
+    runs = json.loads(said.read_text()) if said.exists() else {}
+    said.write_text(json.dumps(runs | {f'{" and ".join(map(str, a.lengths))} tokens' + (', ' + ' '.join(a.kinds) if a.kinds else ''): run}, indent=1) + '\n')
+
+TAKEN = 0., .25, .5, .75, 1.                                 # shares of the lean that are taken off
+
+def running(scheme, doc, y, ids, u, lean):
+    "(N, keys) logarithms of the running e-value, for each share of the lean that is taken off. y: (N, keys) standardised scores of the positions that count; ids, u, lean: of the same"
+    bets = ScoreBets()
+    bets.add(y, Pairs().kernels(scheme, ids, u).cpu().double().numpy(), weights_so_far(scheme.room, doc)[doc.first], lean)
+    whole = bets.u
+    for taken in TAKEN:
+        bets.u = taken*whole
+        yield bets.by_key
 
 def streams(a):
     "Texts that are read while they arrive: how often the running e-value is ever 20, or 100, by key; with and without what `ScoreStream` takes off for a key that leans"
-    t0, host, T = time.time(), load_host(a.host, device=a.device), chosen(a)
-    keys, out, TAKEN = [study_key(i, a.name) for i in range(a.first_key, a.first_key+a.keys)], [], (0., .5, 1.)
+    t0, host, T = time.time(), load_host(a.host, device=a.device), chosen(a).reset_index(drop=True)
+    keys, rows = [study_key(i, a.name) for i in range(a.first_key, a.first_key+a.keys)], []
     wm, enc = built('weighted_everyday', host, keys[0], a.device)
     docs = list(wm.detector(reading='raw').reader.stream(T.text.tolist()))
     few = wm.narrow(np.concatenate([d.ids for d in docs]))
     rules = [few.rekey(k).rule for k in tqdm(keys, desc='keys', disable=no_bar(True))]
-    top = {}
-    for kind,length,doc in zip(T.kind, T.length, tqdm(docs, desc='texts', disable=no_bar(True))):
-        p = positions(few, doc.windows[doc.first], doc.tokens[doc.first])
-        y = np.stack([position_scores(r, p).cpu().numpy()/r.sd for r in rules], 1)
-        K, a, lean = Pairs().kernels(few, p.ids, p.u).cpu().double().numpy(), weights_so_far(few.room, doc)[doc.first], leans_so_far(few, doc)[doc.first]
-        for taken in TAKEN:
-            bets = ScoreBets()
-            bets.add(y, K, a, taken*lean)
-            top.setdefault((kind, length, taken), []).append(bets.by_key.max(0, initial=0.))
-    for (kind,length,taken),x in top.items():
-        x = np.array(x)
-        out.append(pd.DataFrame(dict(taken=taken, kind=kind, length=length, key=range(a.first_key, a.first_key+len(keys)), texts=len(x), ever_20=(x >= np.log(20)).mean(0), ever_100=(x >= np.log(100)).mean(0))))
+    top = np.empty((len(TAKEN), len(docs), len(keys)))           # logarithm of the largest running e-value
+    for some in tqdm(np.array_split(np.arange(len(docs)), max(1, len(docs)*max(a.lengths)//40_000)), desc='texts', disable=no_bar(True)):
+        p = positions(few, *(np.concatenate([getattr(docs[i], name)[docs[i].first] for i in some]) for name in ('windows', 'tokens')))
+        y, end = np.stack([position_scores(r, p).cpu().numpy()/r.sd for r in rules], 1), 0
+        for i in some:
+            at = slice(end, end := end + docs[i].first.sum())
+            for j,log_e in enumerate(running(few, docs[i], y[at], p.ids[at], p.u[at], leans_so_far(few, docs[i])[docs[i].first])): top[j, i] = log_e.max(0, initial=0.)
+    for (kind,length),at in T.groupby(['kind', 'length'], sort=False).indices.items():
+        for taken,x in zip(TAKEN, top[:, at]):
+            rows.append(pd.DataFrame(dict(taken=taken, kind=kind, length=length, key=range(a.first_key, a.first_key+len(keys)), texts=len(at),
+                                          ever_20=(x >= np.log(20)).mean(0), ever_100=(x >= np.log(100)).mean(0))))
+    R, run = pd.concat(rows, ignore_index=True).astype(dict(taken='float32', texts='int16', key='int16', length='int16')), stamp(a, host, enc, T, time.time()-t0)
+    del run['long_keys']
+    add(a, 'screening_streams', R, ['kind', 'length'], run | dict(command=run['command'].replace('screening.py rates', 'screening.py streams').replace(f'--variants {" ".join(a.variants)} ', '').replace(f'--long-keys {a.long_keys} ', '')))
+    for c in ('ever_20', 'ever_100'): print(c, R.groupby(['taken', 'length', 'kind'])[c].agg(['mean', 'max']).unstack(0).round(4).to_string(), sep='\n')
+
+def cost(a):
+    "What taking off a lean costs on marked text, the stored answers of the page on room weights: logarithm of the e-value at the end of each, and positions scored until it is 100. With the lean of its own language, and with that of the least familiar"
+    t0, host, rows = time.time(), load_host(a.host, device=a.device), []
+    stored = pd.DataFrame(read_texts(Path(__file__).parent/'data'/'room_texts.jsonl.xz'))
+    wm, enc = built('weighted_everyday', host, study_key(0, 'room'), a.device)
+    for key,some in stored.groupby('key'):
+        own = wm.rekey(study_key(key, 'room'))
+        for i,doc in zip(some.i, own.detector(reading='raw').reader.stream(some.text.tolist())):
+            if not doc.first.any(): continue
+            p = positions(own, doc.windows[doc.first], doc.tokens[doc.first])
+            y = position_scores(own.rule, p).cpu().numpy()[:, None]/own.rule.sd
+            for language,lean in dict(own=leans_so_far(own, doc)[doc.first], far=np.full(len(y), UNLIKE_FAR)).items():
+                for taken,log_e in zip(TAKEN, running(own, doc, y, p.ids, p.u, lean)):
+                    first = first_crossing(log_e[:, 0], .01)
+                    rows.append(dict(key=key, text=i, scored=len(y), lean=language, taken=taken, log_e=round(log_e[-1, 0], 3), first=np.nan if first is None else first + 1))
     a.out.mkdir(parents=True, exist_ok=True)
-    R = pd.concat(out, ignore_index=True)
-    R.to_parquet(a.out/'screening_streams.parquet', index=False, compression='zstd')
-    said = stamp(a, host, enc, T, time.time()-t0)
-    said['command'] = said['command'].replace('screening.py rates', 'screening.py streams').replace(f'--variants {" ".join(a.variants)} ', '').replace(f'--long-keys {a.long_keys} ', '')
-    (a.out/'screening_streams.json').write_text(json.dumps(said, indent=1) + '\n')
-    print(R.groupby(['taken', 'length', 'kind']).ever_100.agg(['mean', 'max']).unstack(0).round(4).to_string())
+    R = pd.DataFrame(rows).astype(dict(key='int16', text='int16', scored='int16', taken='float32', log_e='float32', first='float32'))
+    R.to_parquet(a.out/'screening_streams_marked.parquet', index=False, compression='zstd')
+    said = stamp(a, host, enc, stored, time.time()-t0) | dict(command='python nbs/studies/screening.py cost --out nbs/studies/data', keys=stored.key.nunique())
+    del said['long_keys']
+    (a.out/'screening_streams_marked.json').write_text(json.dumps(said, indent=1) + '\n')
+    print(R.assign(found=R['first'].notna()).groupby(['lean', 'taken'])[['log_e', 'found', 'first']].mean().round(2).to_string(), R.scored.mean())
 
 def arguments():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument('what', choices=['pieces', 'rates', 'collect', 'familiarity', 'unseen', 'scored', 'streams'])
+    ap.add_argument('what', choices=['pieces', 'rates', 'collect', 'familiarity', 'unseen', 'scored', 'streams', 'cost'])
     ap.add_argument('--texts', type=Path, help='test.jsonl of kinds.py')
     ap.add_argument('--running', type=Path, help='running.jsonl of kinds.py; without it no piece is joined')
     ap.add_argument('--pieces', type=Path)
@@ -323,4 +368,4 @@ def arguments():
 
 if __name__ == '__main__':
     a = arguments()
-    dict(pieces=pieces, rates=study, collect=collect, familiarity=familiarity, unseen=unseen, scored=scored, streams=streams)[a.what](a)
+    dict(pieces=pieces, rates=study, collect=collect, familiarity=familiarity, unseen=unseen, scored=scored, streams=streams, cost=cost)[a.what](a)
