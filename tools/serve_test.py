@@ -271,7 +271,7 @@ def check_exempt(check, client, tenant, det):
     z = lambda text: det['default'].detect(text).z
     text = tenant.ask(temperature=.9)
     check('policy, an exempt tenant: no mark', abs(z(text)) < 4, f'z = {z(text):.1f}')
-    schema = dict(type='object', properties={k: dict(type='string', maxLength=30) for k in ('name', 'town', 'trade', 'street', 'hobby', 'friend')}, required=['name', 'town', 'trade', 'street', 'hobby', 'friend'])
+    schema = dict(type='object', properties={k: dict(type='string', maxLength=12) for k in ('name', 'town', 'trade', 'street', 'hobby', 'friend')}, required=['name', 'town', 'trade', 'street', 'hobby', 'friend'])
     said = dict(type='json_schema', json_schema=dict(name='person', schema=schema))
     ask = dict(model=MODEL, messages=[dict(role='user', content='Describe a person.')], max_tokens=300, **SAMPLING)
     r = client.api.chat.completions.create(**ask, response_format=said)
