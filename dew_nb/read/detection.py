@@ -239,7 +239,7 @@ def check_named(
     if isinstance(key, str) and any(c.isprintable() and not c.isspace() for c in key): return key
     raise ValueError(f'{path} does not say whose mark it reads: the fingerprint of its key is missing or blank. Ask its author for a good copy.')
 
-# %% ../../nbs/read/10_detection.ipynb #3f47c521
+# %% ../../nbs/read/10_detection.ipynb #3f47c520
 def _load_config(path, meta):
     "The configuration of a file"
     if not isinstance(meta.get('config'), dict): raise ValueError(f'{path} has no configuration: ask its author for a good copy')
@@ -248,6 +248,7 @@ def _load_config(path, meta):
         f'{path} has a configuration that this dew_nb does not know ({e}). A file imports modules of dew_nb.mark alone. Use the release of dew_nb that '
         'wrote it, or import the module of a rule of your own first') from None
 
+# %% ../../nbs/read/10_detection.ipynb #3f47c521
 def _load_scheme(path, t, meta, encoder, device, check):
     "The scheme of a file; what belongs to it alone is taken out of `meta`"
     check_named(path, meta)

@@ -16,20 +16,21 @@ from tqdm.auto import tqdm
 from dew_nb import DEW, load_encoder, load_host
 from dew_nb.evaluation.texts.content import machine, read_texts, study_key
 from dew_nb.models.stopping import no_bar
-from dew_nb.stats.evalues import average_e, bound_p
+from dew_nb.read.host_reader import HostResult, running_e
+from dew_nb.stats.evalues import calibrate_p
 
-def read(reader, schemes, text):
-    "For each key: logarithm of E at the end, and of the largest at any token; p-value of the file"
-    docs, views = reader.views([text])
-    for s in schemes:
-        factors = reader.evidence(docs[0], views[0], scheme=s, others=[])[1]
-        running = average_e(np.cumsum(factors, 1)) if factors.size else np.zeros(1)
-        yield float(running[-1]), float(running.max()), s.detector().detect(text).p_value
+def read(reader, detectors, text):
+    "A `HostResult` for each key; the host reads the text once"
+    (doc,), (views,) = reader.views([text])
+    for det in detectors:
+        at, factors, n = reader.evidence(doc, views, scheme=det.scheme, others=[])
+        running, score = running_e(at, factors, len(doc.ids)), det.detect(text)
+        yield HostResult(float(running[-1]), float(calibrate_p(score.p_value)), running, n, len(doc.ids), score)
 
-def rates(rows):
-    "Shares of texts by key"
-    last, top, p = (np.array(x) for x in zip(*rows))
-    return dict(texts=len(p), e_100=(last >= np.log(100)).mean(), both=(2*np.minimum(p, bound_p(last)) <= .01).mean(), file=(p <= .01).mean(), top=top.max())
+def rates(results):
+    "Shares of texts by key, and the largest logarithm of E at any token"
+    share = lambda good: float(np.mean([good(r) for r in results]))
+    return dict(texts=len(results), e_100=share(lambda r: r.log_e >= np.log(100)), both=share(lambda r: r.p_value <= .01), file=share(lambda r: r.score.p_value <= .01), top=max(r.running.max() for r in results))
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -44,15 +45,15 @@ def main():
     if a.kinds: T = T[T.kind.isin(a.kinds)]
     keys = [study_key(i, a.name) for i in range(a.keys)]
     wm = DEW.build(host, enc, keys[0], progress=False)
-    schemes, reader, out = [wm.rekey(k) for k in keys], wm.detector().with_host(host, temperature=.7, top_p=.9), []
+    detectors, out = [wm.rekey(k).detector() for k in keys], []
+    reader = detectors[0].with_host(host, temperature=.7, top_p=.9)
     for kind,texts in (bar := tqdm(T.groupby('kind', sort=False).text, disable=no_bar(True))):
         bar.set_description(kind)
-        by_text = [list(read(reader, schemes, t)) for t in texts.head(a.texts)]
+        by_text = [list(read(reader, detectors, t)) for t in texts.head(a.texts)]
         out += [dict(kind=kind, key=i, **rates(rows)) for i,rows in enumerate(zip(*by_text))]
     R = pd.DataFrame(out)
     R.to_parquet(a.out/'host_languages.parquet', index=False, compression='zstd')
-    said = dict(command=shlex.join(['python', 'nbs/studies/host_languages.py', *(x if '/' not in x else Path(x).name if x.endswith('.gz') else 'nbs/studies/data' for x in sys.argv[1:])]),
-                texts=int(R.groupby('kind').texts.first().sum()), keys=a.keys, seconds=round(time.time()-t0), **machine(host, enc))
+    said = dict(command=shlex.join(['python', 'nbs/studies/host_languages.py', *sys.argv[1:]]), texts=int(R.groupby('kind').texts.first().sum()), keys=a.keys, seconds=round(time.time()-t0), **machine(host, enc))
     (a.out/'host_languages.json').write_text(json.dumps(said, indent=1) + '\n')
     print(R.groupby('kind')[['e_100', 'both', 'file']].mean().join(R.groupby('kind').top.max()).round(4).to_string())
 
