@@ -9,7 +9,7 @@ from quick import Letters, toy_host
 
 from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_host
 from dew_nb.mark.generation import prompt_ids
-from dew_nb.read.host_reader import HostReader, drawn_rules, log_ratios
+from dew_nb.read.host_reader import HostReader, drawn_rules, guess_requests, log_ratios, trust_of
 from dew_nb.read.host_view import Sampler, host_views
 from dew_nb.stats.evalues import average_e
 
@@ -184,6 +184,48 @@ def test_p_value_by_drawn_keys(wm, host, texts):
     reader = wm.detector(reading='raw').with_host(host, temperature=.9, top_p=.95, draws=19)
     marked, plain = reader.detect([t[0] for t in texts], [PROMPTS[0]]*2)
     assert marked.p_drawn == .05 < plain.p_drawn
+
+def test_a_prompt_that_is_not_known(wm, host, reader, texts):
+    "Several are tried, and their e-values averaged; a stream does the same"
+    empty, chat = reader.possible(None)
+    assert empty == '' and chat[0]['role'] == 'user' and reader.possible('x') == ['x'] and reader.possible('') == ['']
+    text = texts[0][0]
+    each = [reader.detect(text, p).log_e for p in (empty, chat)]
+    whole, flow = reader.detect(text), reader.stream()
+    assert whole.log_e == pytest.approx(float(average_e(each)), abs=.02) and whole.log_e > np.log(100)
+    for i in range(0, len(text), 9): flow.feed(text[i:i+9])
+    flow.close()
+    assert flow.running == pytest.approx(whole.running, abs=.02)
+    assert reader.join([text, texts[0][1]])[0] == pytest.approx(whole.log_e, abs=.02)
+
+def test_guessed_prompts(wm, host, texts):
+    "A guess is one more prompt; it is the same each time"
+    text, how = texts[0][0], dict(temperature=.9, top_p=.95)
+    guess, = guess_requests(host, [text], 2, max_new_tokens=48)
+    assert len(guess) == 2 and guess == guess_requests(host, [text], 2, max_new_tokens=48)[0]
+    guessing = wm.detector(reading='raw').with_host(host, guesses=2, **how)
+    each = [guessing.detect(text, p).log_e for p in guessing.possible(None, guess)]
+    found = guessing.detect([text, 'Hi', text], [None, None, PROMPTS[0]])
+    assert len(each) == 4 and found[0].log_e == pytest.approx(float(average_e(each)), abs=.02) and found[1].p_value == 1
+    assert found[2].log_e == pytest.approx(guessing.detect(text, PROMPTS[0]).log_e, abs=.02)          # a known prompt is not guessed
+    plain = copy(host)
+    plain.tokenizer = copy(host.tokenizer)
+    plain.tokenizer.chat_template = None
+    with pytest.raises(ValueError, match='no chat template'): wm.detector().with_host(plain, guesses=1)
+    assert wm.detector().with_host(plain).possible(None) == ['']
+    for bad in (-1, 17, 1.5, True):
+        with pytest.raises(ValueError, match='guesses must be a whole number'): wm.detector().with_host(host, guesses=bad)
+
+def test_trust(wm, host, texts):
+    "It follows from the text, not from the key; less of it after odd tokens; a given share is the same everywhere"
+    fixed = wm.detector(reading='raw').with_host(host, temperature=.9, top_p=.95, eps=.3)
+    own = replace(fixed.detector.scheme, rule=drawn_rules(wm.rule, 1)[0])
+    _, (views,) = fixed.views([texts[0][0] + ' zebra Monday violin. ' + texts[0][1]], [PROMPTS[0]])
+    v, r = views[0], log_ratios(own.rule, views[0]).exp().numpy()
+    e = fixed.log_factors(own.rule, views, torch.ones(len(v), dtype=torch.bool))[0]
+    assert np.allclose(e, np.log(.3 + .7*r), atol=1e-6)
+    t = trust_of(v)
+    assert ((0 < t) & (t < 1)).all() and v.odd.max() > 0 and t[v.odd > 0].mean() < t[v.odd == 0].mean()
 
 def test_an_empty_prompt_is_the_beginning_of_a_text(reader, host):
     assert reader.contexts_before([None, '']) == [prompt_ids(host.tokenizer, [''])['input_ids'][0].tolist()]*2

@@ -21,7 +21,8 @@ class PackagedRoom:
 ROOM_TABLES = dict(
     everyday=PackagedRoom('room_chat.safetensors', "a chat model's answers and programs; counts where a text looks like these", (.4, .6)),
     packaged=PackagedRoom('room.safetensors', "a small host's prose"),
-    chat=PackagedRoom('room_chat.safetensors', "a chat model's answers and programs"))
+    chat=PackagedRoom('room_chat.safetensors', "a chat model's answers and programs"),
+    assistant=PackagedRoom('room_assistant.safetensors', "the same from twenty times as many; looks at the next token, too"))
 
 # %% ../../nbs/mark/00_room_tables.ipynb #281e2d82
 def list_rooms(

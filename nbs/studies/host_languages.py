@@ -46,7 +46,7 @@ def main():
     keys = [study_key(i, a.name) for i in range(a.keys)]
     wm = DEW.build(host, enc, keys[0], progress=False)
     detectors, out = [wm.rekey(k).detector() for k in keys], []
-    reader = detectors[0].with_host(host, temperature=.7, top_p=.9)
+    reader = detectors[0].with_host(host, '', .7, .9, eps=.5)
     for kind,texts in (bar := tqdm(T.groupby('kind', sort=False).text, disable=no_bar(True))):
         bar.set_description(kind)
         by_text = [list(read(reader, detectors, t)) for t in texts.head(a.texts)]

@@ -74,7 +74,7 @@ class Pack:
     def __init__(self, a, wm, texts, prompts, samplers):
         self.samplers = list(dict.fromkeys(samplers))
         reader = HostReader(wm.detector(), wm.host, samplers=self.samplers, batch_size=a.rows)
-        self.docs, views = reader.views(texts, prompts)
+        self.docs, views = reader.views(texts, ['']*len(texts) if prompts is None else prompts)
         some = [i for i,v in enumerate(views) if v[0] is not None and len(v[0])]
         self.views = [join_views([views[i][s] for i in some]) for s in range(len(self.samplers))]
         self.size = [len(views[i][0]) for i in some]
