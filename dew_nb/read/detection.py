@@ -334,10 +334,10 @@ def scan(self:Detector,
 @patch
 def with_host(self:Detector,
     host, # from `load_host`: with the tokenizer of this detector
-    prompt=None, # before every text: a string or a conversation; None: not known
+    prompt=None, # before every text: a string or a conversation; None: not known, and several are tried
     temperature:float|None=None, # of the sampler; None, and no top_p: not known
     top_p:float|None=None, # likewise
-    **kwargs # more arguments of `dew_nb.read.host_reader.HostReader`: eps, near, draws, samplers, …
+    **kwargs # more arguments of `dew_nb.read.host_reader.HostReader`: guesses, near, draws, samplers, …
 ) -> HostReader:
     "A reader that compares what the host would have drawn with what the mark makes of it"
     return HostReader(self, host, prompt, temperature, top_p, **kwargs)

@@ -63,13 +63,14 @@ def beside_options(
     g.add_argument('--prompt-file', metavar='FILE', help='the same from a file; a .json file holds a conversation, a list of {"role": …, "content": …}')
     g.add_argument('--temperature', type=float, metavar='T', help='with --host: of the sampler (default: not known; three samplers are tried)')
     g.add_argument('--top-p', '--top_p', type=float, metavar='P', help='with --host: likewise')
+    g.add_argument('--guesses', type=int, metavar='N', help='with --host and no prompt: so many prompts the host guesses from the text (default: none)')
 
 # %% ../../nbs/shell/00_beside.ipynb #0b124c5a
 def reads_host(
     args # parsed, with `beside_options`, --host and --detector
 ) -> bool:
     "Whether texts are to be read with the host, too"
-    known = any(x is not None for x in (args.prompt, args.prompt_file, args.temperature, args.top_p))
+    known = any(x is not None for x in (args.prompt, args.prompt_file, args.temperature, args.top_p, args.guesses))
     return known or bool(args.detector) and args.host is not None
 
 def check_beside(
@@ -82,10 +83,12 @@ def check_beside(
         (args.c2pa_signer and not args.c2pa, '--c2pa-signer needs --c2pa'),
         (args.c2pa and many, f'--c2pa goes with the table and --json, leave out {other}'),
         (host and many, f'--host beside --detector goes with the table and --json, leave out {other}'),
-        (host and args.detector and args.host is None, '--prompt, --prompt-file, --temperature and --top-p say how the host wrote: name it, --host NAME'),
+        (host and args.detector and args.host is None, '--prompt, --prompt-file, --temperature, --top-p and --guesses say how the host wrote: name it, --host NAME'),
         (host and len(args.detector) > 1, '--host beside --detector takes one detector'),
         (host and args.scan, '--scan is made without the host: leave out --host, or --scan'),
         (args.prompt is not None and args.prompt_file, 'give --prompt or --prompt-file, not both'),
+        (args.guesses and (args.prompt is not None or args.prompt_file), '--guesses is for texts whose prompt is not known: leave out --prompt and --prompt-file'),
+        (args.guesses is not None and not 0 <= args.guesses <= 16, f'--guesses must be from 0 to 16, got {args.guesses}'),
         (args.temperature is not None and not args.temperature > 0, f'--temperature must be above 0, got {args.temperature}'),
         (args.top_p is not None and not 0 < args.top_p <= 1, f'--top-p must be above 0 and at most 1, got {args.top_p}')):
         if wrong: raise UsageError(why)
@@ -142,7 +145,7 @@ def host_reading(
     "Reads a text with the host"
     from dew_nb import load_host
     host, det = load_host(args.host, device=args.device), next(iter(dets.values()))
-    reader = det.with_host(host, read_prompt(args), args.temperature, args.top_p)
+    reader = det.with_host(host, read_prompt(args), args.temperature, args.top_p, guesses=args.guesses or 0)
     def read(j):
         r = reader.detect(j.result.text)
         return 'host_reading', reader.record(r, args.alpha), host_words(r, host.name, args.alpha)

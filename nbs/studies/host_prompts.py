@@ -168,33 +168,34 @@ def sets(a):
         _, name, source, seed, kind = f.stem.split('_')
         yield name, 'unmarked' if source == 'none' else 'marked', int(seed), kind, 'whole', load(f)
 
-def fit(a):
-    "Trust that makes the expected evidence of a position largest, over the marked texts of key 0 and the prompts that a reader may have to try"
+def fit(a, key=0):
+    "Trust that makes the expected evidence of a position largest, over the marked texts of one key and the prompts that a reader may have to try"
     X, R = [], []
     for scheme,source,seed,_,_,z in sets(a):
-        if (scheme, source, seed) != (a.scheme, 'marked', 0): continue
+        if (scheme, source, seed) != (a.scheme, 'marked', key): continue
         for v in ('empty', 'chat', 'guess1'):
             X.append(features(z, v)[z['near']])
-            R.append(np.expm1(z[f'r_{v}_0'].astype(float))[z['near']])
+            R.append(np.expm1(z[f'r_{v}_{key}'].astype(float))[z['near']])
     X, R = np.concatenate(X), np.concatenate(R)
     def loss(w):
         s = expit(X @ w)
         return -np.log1p(s*R).mean(), -((s*(1-s)*R/(1 + s*R)) @ X)/len(R)
     with np.errstate(divide='ignore'): best = minimize(loss, np.zeros(3), jac=True)
-    got = dict(trust=[round(float(x), 3) for x in best.x], gain=round(-float(best.fun), 4), half=round(float(np.log1p(.5*R).mean()), 4), packaged=round(-float(loss(np.array(TRUST))[0]), 4), positions=len(R))
+    got = dict(key=key, trust=[round(float(x), 3) for x in best.x], gain=round(-float(best.fun), 4), half=round(float(np.log1p(.5*R).mean()), 4), packaged=round(-float(loss(np.array(TRUST))[0]), 4), positions=len(R))
     print(json.dumps(got))
     return got
 
 def collect(a):
-    rows = []
+    "Each key's marked texts are read with a trust that was fitted to another key's: key 0's with that of key 1, the others with the package's, which is that of key 0"
+    rows, fits = [], [fit(a), fit(a, 1)]
     for scheme,source,seed,kind,version,z in sets(a):
         for key in z['keys'].tolist():
             for reader,(prompts,trust) in READERS.items():
-                rows.append(pd.DataFrame(dict(i=np.arange(len(z['n'])), log_e=log_e(z, prompts, key, trust))).assign(scheme=scheme, source=source, kind=kind, version=version, reader=reader, seed=seed, key=key))
+                rows.append(pd.DataFrame(dict(i=np.arange(len(z['n'])), log_e=log_e(z, prompts, key, fits[1]['trust'] if trust and source == 'marked' and key == 0 else trust))).assign(scheme=scheme, source=source, kind=kind, version=version, reader=reader, seed=seed, key=key))
     d = pd.concat(rows, ignore_index=True)
     a.out.mkdir(parents=True, exist_ok=True)
     write_frame(a.out/'host_prompts.parquet', d, dict(log_e=10), dict(log_e=[float(np.log(100))]))
-    said = dict(command=f'python nbs/studies/host_prompts.py read --seeds 0 1 2 --work WORK; … --scheme "{a.peer}"; fit; collect', trust=TRUST, fit=fit(a), temperature=P.T, top_p=P.TOP_P, near=P.NEAR, examples=examples(a), **json.loads((a.work/'machine.json').read_text()))
+    said = dict(command=f'python nbs/studies/host_prompts.py read --seeds 0 1 2 --work WORK; … --scheme "{a.peer}"; fit; collect', trust=TRUST, fits=fits, temperature=P.T, top_p=P.TOP_P, near=P.NEAR, examples=examples(a), **json.loads((a.work/'machine.json').read_text()))
     (a.out/'host_prompts.json').write_text(json.dumps(said, indent=1) + '\n')
     print(len(d), (a.out/'host_prompts.parquet').stat().st_size)
 
