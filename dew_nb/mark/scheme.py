@@ -90,7 +90,7 @@ def null(self:Scheme,
     L:np.ndarray, # (D,) positions that count in each text
     pairs:np.ndarray|None=None, # (D,) Σ_ij K_ij of each text, for null='key'
     cov:np.ndarray|None=None, # (D,) sums of `anchor.covariance`, if there is an anchor
-    unlike=0. # (D,) from `familiar.leans`, where the key is screened
+    unlike=0. # `familiar.leans` of the texts, where the key is screened
 ):
     "The null of each text's mean score"
     if self.config.null == 'iid': one = self.rule.iid_null(L)

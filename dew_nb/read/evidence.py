@@ -17,7 +17,7 @@ from ..mark.room import position_weights
 from ..mark.scheme import Scheme
 from ..models.vectors import unit_rows
 from .text import LONG
-from ..stats.keynull import HiddenLayers, TextCuts, TextSums, hidden_seed, pair_sum
+from ..stats.keynull import HiddenLayers, TextCuts, TextLeans, TextSums, hidden_seed, pair_sum
 
 # %% ../../nbs/read/03_evidence.ipynb #5465eb18
 @dataclass(frozen=True, eq=False)
@@ -81,7 +81,7 @@ class Evidence:
     cov: np.ndarray|None = None # (D,) weighted sums of covariances with the anchor
     subkey: np.ndarray|None = None # (D,) the best of several sub-keys, whose scores these are
     weights: np.ndarray|None = None # (N,) of positions, their mean over a text is 1; None: all 1
-    unlike: np.ndarray|float = 0. # (D,) lean to be expected towards texts like each
+    unlike: TextLeans|float = 0. # lean to be expected towards texts like each
     @property
     def L(self) -> np.ndarray: return self.sums.L
     @property
@@ -103,7 +103,7 @@ class Measurement:
         sums:TextSums, # where the positions of each text are
         *tensors, # scores, then pairs and covariances where the null needs them; none: there are no positions
         weights:np.ndarray|None=None, # (N,) of positions; None: all 1
-        unlike=0. # (D,) lean to be expected towards texts like each
+        unlike=0. # lean to be expected towards texts like each
     ):
         gpu = bool(tensors) and tensors[0].is_cuda
         self.unlike, self.sums, self.weights, self.tensors = unlike, sums, weights, [x.to('cpu', non_blocking=gpu) for x in tensors]

@@ -23,7 +23,7 @@ from tqdm.auto import tqdm
 from ..mark.familiarity import expected_lean, is_unfamiliar
 from ..stats.changes import core_pieces, whole_words
 from ..models.graphs import send
-from ..stats.keynull import TextCuts, allowance, hidden_seed, pair_sum, unexplained
+from ..stats.keynull import TextCuts, TextLeans, allowance, hidden_seed, pair_sum, unexplained
 from ..stats.scanlaw import ScanNull, cell_sums, handicaps, largest, null_scores
 from ..stats.scanlaw import scan_lengths, window_pair_sums
 from ..stats.judging import can_judge
@@ -143,6 +143,7 @@ class CountedPositions:
     var: float = 1. # variance of the anchor's
     w: torch.Tensor|None = None # (L,) weights, which y and g have been multiplied with; None: all 1
     f: torch.Tensor|None = None # (L,) how familiar each token is; None: the key is not screened
+    b: torch.Tensor|None = None # (L,) what is taken off for each token's kinds of text; None: likewise
     @property
     def ones(self) -> torch.Tensor: return torch.ones_like(self.g) if self.w is None else self.w.to(self.g) # what a position counts
 
@@ -180,15 +181,17 @@ def of(cls:CountedPositions,
     x = KeyedPositions(scheme, p)
     y, r = x.scores.double()/rule.sd, x.rows
     P = cls(r, p.u, y, y.new_zeros(len(y))) if a is None else cls(r, p.u, y, x.cov.double(), a.score*rule.scale/rule.sd, a.var)
-    if scheme.familiar is not None: P = replace(P, f=send(scheme.familiar.at(doc.tokens[keep]), r.device))
+    if (t := scheme.familiar) is not None:
+        f, b = t.at(doc.tokens[keep]), t.near_at(doc.tokens[keep])
+        P = replace(P, f=send(f, r.device), b=send(b, r.device))
     if (w := room_weights([scheme], [doc], TextCuts([doc.first]))[id(scheme)]) is None: return P
     w = send(w[keep], r.device)
     return replace(P, y=y*w if y.ndim == 1 else y*w[:,None], g=P.g*w, w=w.float())
 
 # %% ../../nbs/read/05_scan.ipynb #c029
-def _allowed(rule, l_eff, familiarity):
-    "The allowance of sums with so many effective scores; familiarity: of their tokens, None if it is not known"
-    unlike = 0. if familiarity is None else expected_lean(familiarity.cpu().numpy())
+def _allowed(rule, l_eff, familiarity, near):
+    "The allowance of sums with so many effective scores; familiarity, near: of their tokens, None if it is not known"
+    unlike = 0. if familiarity is None else TextLeans(expected_lean(familiarity.cpu().numpy()), near.cpu().numpy())
     return torch.as_tensor(allowance(l_eff.cpu().numpy(), rule.allowance_short, rule.allowance_long, unlike)).to(l_eff)
 
 def _window_means(x, stride, lengths):
@@ -208,9 +211,9 @@ def window_laws(
     pairs.append(pair_sum(rule.kernel, P.r, P.c, weights=P.w).double()[None])
     cov, n = (pad(cell_sums(x, stride).cumsum(0), (1, 0)) for x in (P.g, P.ones))
     means, inv = [], []
-    for m,p,f in zip(lengths, pairs, _window_means(P.f, stride, lengths)):
+    for m,p,f,b in zip(lengths, pairs, *(_window_means(x, stride, lengths) for x in (P.f, P.b))):
         p, k = p.clamp_min(1e-9), n[m:] - n[:-m]
-        means.append(k*_allowed(rule, k**2/p, f))
+        means.append(k*_allowed(rule, k**2/p, f, b))
         inv.append(P.variance(p, cov[m:] - cov[:-m]).rsqrt())
     return means, inv
 
@@ -361,7 +364,7 @@ def make_span(
     pos, at, one = doc.pos[doc.first], slice(i, j), P.ones
     n = float(one[at].sum())
     pairs = pair_sum(rule.kernel, P.r[at], P.c[at], weights=None if P.w is None else P.w[at]).double()
-    lean = _allowed(rule, n**2/pairs, None if P.f is None else P.f[at].mean())
+    lean = _allowed(rule, n**2/pairs, *(None if x is None else x[at].mean() for x in (P.f, P.b)))
     z = float((P.rest[at].sum() - n*lean)/P.variance(pairs, P.g[at].sum()).sqrt())
     sure = core_pieces((P.rest - one*lean).cpu().numpy(), i, j, min(1., float(n/pairs)*(n/(j-i))))
     where = lambda a, b: (int(doc.offsets[a, 0]), int(doc.offsets[b, 1]))

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['AT_ONCE', 'EXACT', 'LAYERS', 'BUDGET', 'MARGIN', 'FEW', 'TWICE', 'FIVEFOLD', 'SCREENED_FAR', 'UNLIKE_FAR', 'UNLIKE',
            'cosines', 'effective_length', 'pair_sum', 'block_sum', 'linear_sum', 'hidden_seed', 'HiddenLayers',
-           'long_sum', 'TextCuts', 'TextSums', 'Anchor', 'unexplained', 'tolerated', 'allowance', 'key_null', 'sidak',
-           'BestOf']
+           'long_sum', 'TextCuts', 'TextSums', 'Anchor', 'unexplained', 'tolerated', 'TextLeans', 'allowance',
+           'key_null', 'sidak', 'BestOf']
 
 # %% ../../nbs/stats/07_keynull.ipynb #c004
 import hashlib
@@ -343,15 +343,22 @@ def tolerated(
     "The shift of z that is left to the worst keys: to 5% where they lean little, to 2% where they lean much"
     return np.interp(unlike, (UNLIKE, UNLIKE_FAR), (FIVEFOLD, TWICE))
 
+@dataclass(frozen=True, eq=False)
+class TextLeans:
+    "What the worst keys may lean towards texts"
+    unlike: np.ndarray|float = 0. # by how familiar each is; 0: not known
+    near: np.ndarray|float = 0. # what is taken off texts of any length for the kinds of their tokens, as far as it moves z by `TWICE`
+
 def allowance(
     l_eff, # effective number of scores of a text, one or several
     short:float, # what every text is allowed
     long:float=0., # lean of the worst keys; 0: no more for long texts
-    unlike=0. # lean of the worst keys towards texts like each one, from `Familiarity`; 0: not known
+    unlike=0. # lean of the worst keys towards texts like each one, a number or `TextLeans`, from `Familiarity`; 0: not known
 ) -> np.ndarray:
     "What a key may lean towards a kind of text, in standard deviations of one score"
-    root = np.sqrt(np.maximum(l_eff, 1e-9))
-    return np.maximum(np.maximum(short, long - TWICE/root), unlike - tolerated(unlike)/root)
+    of, root = unlike if isinstance(unlike, TextLeans) else TextLeans(unlike), np.sqrt(np.maximum(l_eff, 1e-9))
+    far = np.maximum(np.maximum(short, long - TWICE/root), of.unlike - tolerated(of.unlike)/root)
+    return np.maximum(far, np.minimum(of.near, TWICE/root))
 
 # %% ../../nbs/stats/07_keynull.ipynb #c045
 def key_null(
@@ -360,7 +367,7 @@ def key_null(
     pairs:np.ndarray, # (D,) Σ_ij K_ij of each text
     anchor:Anchor|None=None, # of the key; None: no regression
     cov:np.ndarray|None=None, # (D,) sums over each text of `anchor.covariance`
-    unlike=0. # (D,) lean to be expected towards texts like each
+    unlike=0. # (D,) lean to be expected towards texts like each, or `TextLeans`
 ) -> NormalNull:
     "The null of each text's mean score over random keys"
     n = np.maximum(L, 1)

@@ -23,6 +23,14 @@ Many short pieces, from any place of the texts, so that the rate under the worst
     python nbs/studies/screening.py rates --pieces many.jsonl.gz --name 'screened again' --variants subkeys --lengths 50 --most 60 --keys 20 --out subkeys
     python nbs/studies/screening.py rates --pieces many.jsonl.gz --name 'screened again' --variants subkeys --lengths 200 --most 30 --kinds en tech code de fr es it pt ru zh ja ar hi --keys 10 --out subkeys
 
+What is taken off in Arabic and Hindi beyond the rest, and each source of these:
+
+    python nbs/studies/screening.py rates --pieces many.jsonl.gz --name 'screened again' --variants weighted_before weighted_everyday --lengths 50 --kinds en fr ja ar hi fa mr --out near/1
+    python nbs/studies/screening.py rates --pieces many.jsonl.gz --name 'screened again' --variants weighted_before weighted_everyday --lengths 200 --kinds ar hi --out near/2
+    python nbs/studies/screening.py rates --pieces many.jsonl.gz --name 'screened again' --variants weighted_before weighted_everyday --lengths 25 --kinds ar hi --out near/3
+    python nbs/studies/screening.py pieces --texts kinds/test.jsonl --running kinds/running.jsonl --each 200 --lengths 50 --kinds ar hi --by-source --out sources.jsonl.gz
+    python nbs/studies/screening.py rates --pieces sources.jsonl.gz --name 'screened again' --variants weighted_before weighted_everyday --lengths 50 --out near/5
+
 Languages judged with a table of familiarity that was never shown them, and how many positions of long texts count:
 
     python nbs/studies/screening.py unseen --pieces many.jsonl.gz --name 'screened again' --lengths 50 --most 100 --out nbs/studies/data
@@ -61,11 +69,11 @@ from dew_nb.read.streams import leans_so_far
 from dew_nb.read.text import Reader
 from dew_nb.stats.evalues import ScoreBets, first_crossing
 from dew_nb.stats.judging import FEWEST, can_judge
-from dew_nb.stats.keynull import UNLIKE_FAR, allowance, sidak
+from dew_nb.stats.keynull import UNLIKE_FAR, TextLeans, allowance, sidak
 from null_over_keys import Remembered, Z, rates, without_anchor
 
 VARIANTS = dict(tournament=dict(name='tournament'), unscreened=dict(name='standard', screen=False, room=None), screened=dict(name='standard', room=None), standard=dict(name='standard', room=None),
-                weighted=dict(name='standard', room='packaged'), weighted_chat=dict(name='standard', room='chat'), weighted_everyday=dict(name='standard', room='everyday'),
+                weighted=dict(name='standard', room='packaged'), weighted_chat=dict(name='standard', room='chat'), weighted_everyday=dict(name='standard', room='everyday'), weighted_before=dict(name='standard', room='everyday'),
                 calibrated=dict(name='calibrated'), calibrated_plain=dict(name='calibrated'), calibrated_sample=dict(name='calibrated'), multilingual=dict(name='multilingual'), subkeys=dict(name='standard', keys=8))
 FIRST = 'tournament', 'unscreened', 'screened', 'standard'   # of all lengths, without other presets
 PIECES = {50: 60, 200: 60, 800: 30, 3200: 12, 12800: 8}      # length: pieces of a kind
@@ -98,8 +106,9 @@ def many_pieces(a):
     "So many pieces of each kind and length, from any place of its texts and running texts"
     tok, rows = backend(load_host().tokenizer), []
     T, running = (pd.DataFrame(read_texts(f)).query('source.str.contains("udhr") == False') for f in (a.texts, a.running))
+    if a.by_source: T, running = (x.assign(kind=x.kind + ': ' + x.source.str.split(':').str[0]) for x in (T, running))
     for kind,some in T.groupby('kind', sort=False):
-        if a.kinds and kind not in a.kinds: continue
+        if a.kinds and kind.split(':')[0] not in a.kinds: continue
         texts = [*some.sample(frac=1, random_state=0).text, *running.text[running.kind == kind]]
         spans = [np.array(e.offsets, np.int32).reshape(-1, 2) for e in tok.encode_batch(texts, add_special_tokens=False)]
         for tokens in a.lengths:
@@ -169,6 +178,9 @@ def built(name, host, key, device):
     sample = [t for texts in screening_texts().values() for t in texts] if name == 'calibrated_sample' else None
     wm = DEW.build(host, enc, key, DEWConfig.preset(**VARIANTS[name]), reference=sample, progress=False)
     if name == 'screened': wm = replace(wm, familiar=None, blueprint=replace(wm.blueprint, familiar=None))   # all texts are taken for familiar
+    if name == 'weighted_before':                                                                                # nothing more is taken off in Arabic and Hindi
+        table = replace(wm.familiar, near=None)
+        wm = replace(wm, familiar=table, blueprint=replace(wm.blueprint, familiar=table))
     if name == 'calibrated_plain': wm = without_anchor(wm)
     if wm.config.contexts.name == 'encoder': wm = replace(wm, contexts=Remembered(wm.contexts))              # encoded once for all variants
     return wm, enc
@@ -264,8 +276,9 @@ def unseen(a):
         for kind,at in some.reset_index(drop=True).groupby('kind', sort=False).indices.items():
             for name,table in tables.items():
                 familiar = table(kind)
-                l_eff, lean = r['l_eff'][:, at], expected_lean(np.array([familiar.at(docs[i].tokens)[docs[i].first].mean() for i in at]))
-                z = (r['score'][:, at]/rule.sd - allowance(l_eff, rule.allowance_short, rule.allowance_long, lean))*np.sqrt(l_eff)
+                mean = lambda of: np.array([of(docs[i].tokens)[docs[i].first].mean() for i in at])
+                l_eff, lean, near = r['l_eff'][:, at], expected_lean(mean(familiar.at)), mean(familiar.near_at)
+                z = (r['score'][:, at]/rule.sd - allowance(l_eff, rule.allowance_short, rule.allowance_long, TextLeans(lean, near)))*np.sqrt(l_eff)
                 if name == 'packaged': np.testing.assert_allclose(z, r['z'][:, at], atol=1e-6)
                 out.append(pd.DataFrame(dict(table=name, kind=kind, length=length, key=range(a.first_key, a.first_key+len(keys)), texts=len(at), lean=lean.mean(), unfamiliar=is_unfamiliar(lean).mean(), l_eff_share=(l_eff/np.maximum(r['n_scored'][at], 1)).mean(1), mean_z=z.mean(1), sd_z=z.std(1), **rates(z))))
         R = pd.concat(out).query('length == @length').groupby(['table', 'kind'])['fpr_0.01'].agg(['mean', 'max']).unstack(0)
@@ -357,6 +370,7 @@ def arguments():
     ap.add_argument('--most', type=int, help='pieces of a kind and length; None: all')
     ap.add_argument('--kinds', nargs='+', help='None: all')
     ap.add_argument('--each', type=int, help='pieces of each kind and length, from any place of the texts; None: as many as PIECES says, from beginnings')
+    ap.add_argument('--by-source', action='store_true', help='of `pieces --each`: each source of a kind is a kind of its own')
     ap.add_argument('--name', default='screening', help='of the keys; the allowances were chosen on those of the default')
     ap.add_argument('--keys', type=int, default=50)
     ap.add_argument('--first-key', type=int, default=0, help='number of the first; rows of earlier ones stay')
