@@ -61,7 +61,7 @@ def test_file_has_no_table_and_no_tokenizer(wm, texts, tmp_path):
 def test_no_host_reads_words(wm):
     from types import SimpleNamespace
     from dew_nb.shell.beside import host_reading
-    args = SimpleNamespace(host=None, device=None, prompt=None, prompt_file=None, temperature=None, top_p=None, alpha=.01)
+    args = SimpleNamespace(host=None, device=None, prompt=None, prompt_file=None, temperature=None, top_p=None, guesses=None, alpha=.01)
     with pytest.raises(ValueError, match='marks words, not the tokens of a host'): host_reading(args, {'': wm.detector()})
 
 

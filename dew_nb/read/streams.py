@@ -141,8 +141,7 @@ class HostPath:
         new # ids of more of the text
     ) -> list: # a `HostView` for each sampler
         "What the host expected of some more tokens"
-        n, y = len(self.ids), self._read(new)
-        self.ids = self.ids + list(new)
+        n, y, self.ids = len(self.ids), self._read(new), self.ids + list(new)
         ids, at = torch.as_tensor(self.ids, device=y.device), torch.arange(n, len(self.ids), device=y.device)
         out = [view_block(scheme, y, ids, at, self.start, s, t) for s,t in zip(self.samplers, self.tails)]
         self.tails = [v.tail for v in out]
