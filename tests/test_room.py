@@ -11,7 +11,7 @@ from quick import Letters, toy_host
 from tokenizers import Tokenizer, models
 
 from dew_nb import DEW, DEWConfig, Detector, SecretKey, load_encoder, load_host
-from dew_nb.mark.room import STAGES, RoomTable, check_units, position_weights, weights_so_far
+from dew_nb.mark.room import AHEAD, AROUND, STAGES, RoomTable, check_units, position_weights, weights_so_far
 from dew_nb.mark.sources import reference_texts
 from dew_nb.models.artefacts import load_artefact, save_artefact
 from dew_nb.models.tokenization import TokenUnits
@@ -317,3 +317,26 @@ def test_the_declared_table_is_found_anew():
     assert pickle.loads(pickle.dumps(DEWConfig())) == DEWConfig.from_flat(DEWConfig().to_flat()) == DEWConfig(room='everyday') != DEWConfig(room=None)
     with pytest.raises(ValueError, match="null='key'"): replace(DEWConfig(room='chat'), null='iid')
     with pytest.raises(ValueError, match="null='key'"): replace(DEWConfig(), room='everyday', null='iid')
+
+def test_a_table_that_looks_ahead(plain, tmp_path):
+    "It goes through a file, weighs by the next token, keeps the null exact, and a stream does without the stages that look ahead"
+    units = plain.contexts.units
+    ids = [np.array(units.tok.encode(t).ids) for t in reference_texts()[:60]]
+    after = [np.append(x[1:] % 7 == 0, False)*.8 + .1 for x in ids]                   # told by the next token alone
+    pos = [np.arange(len(x)) for x in ids]
+    table, back = (RoomTable.fit(units, ids[:45], pos[:45], after[:45], **how) for how in (dict(stages=AROUND, rounds=2), {}))
+    fits = [np.corrcoef(np.concatenate([t.expected(x, p) for x,p in zip(ids[45:], pos[45:])]), np.concatenate(after[45:]))[0, 1] for t in (table, back)]
+    assert fits[0] > .6 and fits[0] > fits[1] + .1 and set(AHEAD) == set(AROUND) - set(STAGES)
+    wm = plain.with_room(table)
+    det = wm.detector()
+    again = Detector.load(det.save(tmp_path/'a.dew'))
+    assert again.scheme.room.digest == table.digest and numbers(again.detect(TEXTS)) == numbers(det.detect(TEXTS))
+    z = scores_over_keys(wm, [SecretKey(bytes([i])*32) for i in range(60)], TEXTS, progress=False)
+    z = z['z'] + wm.rule.allowance_short*np.sqrt(z['l_eff'])
+    assert np.abs(z.mean(0)).max() < 4/60**.5 and abs(z.std() - 1) < .1
+    doc, = det.reader.read(TEXTS[:1])
+    other = replace(doc, ids=np.append(doc.ids[:-1], doc.ids[0]))
+    assert np.array_equal(weights_so_far(table, doc)[:-1], weights_so_far(table, other)[:-1])
+    tensors, meta = table.state()
+    with pytest.raises(ValueError, match='does not know'): RoomTable.from_state(tensors, meta | dict(sideways=True), units)
+    with pytest.raises(ValueError, match='garbled'): RoomTable.from_state(tensors | {'room.after': tensors['room.pair']}, meta, units)
