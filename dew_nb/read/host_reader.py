@@ -264,10 +264,9 @@ def views(self:HostReader,
     some = [i for i,p in enumerate(prompts) if p is None and len(docs[i].pos)]      # texts whose prompt may be guessed
     guessed = dict(zip(some, guess_requests(self.host, [texts[i] for i in some], self.guesses, batch_size=self.batch_size)))
     tries = [self.possible(p, guessed.get(i, ())) for i,p in enumerate(prompts)]
-    of = np.repeat(np.arange(len(texts)), [len(t) for t in tries])
     before = self.contexts_before([p for t in tries for p in t])
-    found = host_views(self.scheme, self.host, before, [docs[i].ids for i in of], self.samplers, self.room, self.batch_size)
-    return docs, [_by_sampler([found[j] for j in np.flatnonzero(of == i)]) for i in range(len(texts))]
+    found = iter(host_views(self.scheme, self.host, before, [d.ids for d,t in zip(docs, tries) for _ in t], self.samplers, self.room, self.batch_size))
+    return docs, [_by_sampler([next(found) for _ in t]) for t in tries]
 
 # %% ../../nbs/read/09_host_reader.ipynb #f39bb39a
 @patch

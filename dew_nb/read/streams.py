@@ -135,17 +135,20 @@ class HostPath:
         self.cache, y = out.past_key_values, out.logits[0]
         last, self.last = self.last, y[-1:]
         return None if last is None else torch.cat([last, y[:-1]])
-    @torch.no_grad()
-    def views(self,
-        scheme, # a `Scheme`
-        new # ids of more of the text
-    ) -> list: # a `HostView` for each sampler
-        "What the host expected of some more tokens"
-        n, y, self.ids = len(self.ids), self._read(new), self.ids + list(new)
-        ids, at = torch.as_tensor(self.ids, device=y.device), torch.arange(n, len(self.ids), device=y.device)
-        out = [view_block(scheme, y, ids, at, self.start, s, t) for s,t in zip(self.samplers, self.tails)]
-        self.tails = [v.tail for v in out]
-        return out
+
+# %% ../../nbs/read/08_streams.ipynb #hostpath1
+@patch
+@torch.no_grad()
+def views(self:HostPath,
+    scheme, # a `Scheme`
+    new # ids of more of the text
+) -> list: # a `HostView` for each sampler
+    "What the host expected of some more tokens"
+    n, y, self.ids = len(self.ids), self._read(new), self.ids + list(new)
+    ids, at = torch.as_tensor(self.ids, device=y.device), torch.arange(n, len(self.ids), device=y.device)
+    out = [view_block(scheme, y, ids, at, self.start, s, t) for s,t in zip(self.samplers, self.tails)]
+    self.tails = [v.tail for v in out]
+    return out
 
 # %% ../../nbs/read/08_streams.ipynb #hoststream0
 class HostStream(Stream):

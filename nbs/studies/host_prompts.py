@@ -11,7 +11,8 @@ The texts are made as those of peers_help.py: answers and programs of the 1.5B h
 true one. What is kept are the logarithms of q/p of every position under each prompt: all that a choice of trust and of prompts needs. Unmarked texts are read under six keys (SynthID: four).
 
 Readers, in host_prompts.parquet: 'empty' and 'prompt', the beginning of a text and the true prompt, with half of each factor bet (eps=.5), as peers_help.py has them; with the trust: 'tried' (empty and chat, what with_host does
-by itself), 'guessed' (these and both guesses; of edited texts one guess was made), 'prompt, trust'.
+by itself), 'guessed' (these and both guesses; of edited texts one guess was made), 'likeliest' (of the same prompts
+the one under which the text is likeliest, instead of their mean), 'prompt, trust'.
 """
 import argparse, json, time
 from pathlib import Path
@@ -148,16 +149,19 @@ def features(z, v):
     c = np.append(0, np.cumsum(odd))
     return np.column_stack([np.ones(len(own)), own.clip(-12), c[at] - c[np.maximum(at - LOOK_BACK, start[z['doc']])]])
 
-def log_e(z, prompts, key, trust=None):
-    "(texts,) logarithm of the mean e-value over some prompts; trust None: half of each factor is bet"
+def log_e(z, prompts, key, trust=None, likeliest=False):
+    "(texts,) logarithm of the mean e-value over some prompts, or of that after the likeliest; trust None: half of each factor is bet"
     some, out = [v for v in prompts if f'own_{v}' in z], []
     for v in some:
         share = .5 if trust is None else expit(features(z, v) @ np.array(trust))
         e = np.log1p(share*np.expm1(z[f'r_{v}_{key}'].astype(float)))*z['near']
         out.append(np.bincount(z['doc'], e, len(z['n'])))
-    return logsumexp(out, axis=0) - np.log(len(some))
+    if not likeliest: return logsumexp(out, axis=0) - np.log(len(some))
+    doc = np.repeat(np.arange(len(z['n'])), z['n'])
+    best = np.argmax([np.bincount(doc, z[f'raw_{v}'].astype(float).clip(-25), len(z['n'])) for v in some], axis=0)
+    return np.array(out)[best, np.arange(len(best))]
 
-READERS = {'empty': (['empty'], None), 'chat': (['chat'], None), 'prompt': (['true'], None), 'tried': (['empty', 'chat'], TRUST), 'guessed': (['empty', 'chat', 'guess1', 'guess2'], TRUST), 'prompt, trust': (['true'], TRUST)}
+READERS = {'empty': (['empty'], None), 'chat': (['chat'], None), 'prompt': (['true'], None), 'tried': (['empty', 'chat'], TRUST), 'guessed': (['empty', 'chat', 'guess1', 'guess2'], TRUST), 'likeliest': (['empty', 'chat', 'guess1', 'guess2'], TRUST), 'prompt, trust': (['true'], TRUST)}
 
 def sets(a):
     "Scheme, source, seed, kind, version and arrays of all that was read"
@@ -191,7 +195,7 @@ def collect(a):
     for scheme,source,seed,kind,version,z in sets(a):
         for key in z['keys'].tolist():
             for reader,(prompts,trust) in READERS.items():
-                rows.append(pd.DataFrame(dict(i=np.arange(len(z['n'])), log_e=log_e(z, prompts, key, fits[1]['trust'] if trust and source == 'marked' and key == 0 else trust))).assign(scheme=scheme, source=source, kind=kind, version=version, reader=reader, seed=seed, key=key))
+                rows.append(pd.DataFrame(dict(i=np.arange(len(z['n'])), log_e=log_e(z, prompts, key, fits[1]['trust'] if trust and source == 'marked' and key == 0 else trust, reader == 'likeliest'))).assign(scheme=scheme, source=source, kind=kind, version=version, reader=reader, seed=seed, key=key))
     d = pd.concat(rows, ignore_index=True)
     a.out.mkdir(parents=True, exist_ok=True)
     write_frame(a.out/'host_prompts.parquet', d, dict(log_e=10), dict(log_e=[float(np.log(100))]))
