@@ -1,5 +1,6 @@
 "What several tests need"
-import json
+import json, signal
+from contextlib import contextmanager
 from functools import cache
 
 import numpy as np
@@ -9,6 +10,18 @@ from tokenizers import Tokenizer
 from dew_nb import load_host
 from dew_nb.models.assets import DEFAULT_HOST, asset_path
 from dew_nb.mark.sources import reference_texts
+
+
+@contextmanager
+def ends_within(seconds):
+    "A guard against what never ends, many times as long as it needs on a slow and busy machine: no measure of speed"
+    def stop(*a): raise TimeoutError(f'not done after {seconds} seconds')
+    was = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try: yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, was)
 
 
 class Letters:

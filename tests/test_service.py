@@ -26,7 +26,7 @@ from dew_nb.shell.serve import dew_serve
 from dew_nb.serving import service
 from dew_nb.serving.service import Limits, Question, ReportQuestion, make_app
 from dew_nb.mark.sources import reference_texts
-from quick import Letters, toy_host
+from quick import Letters, ends_within, toy_host
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = dict(m=64, n=64, layers=12, k=3, context_decay=1., context_damping=None, context_width=None)
@@ -215,11 +215,9 @@ def test_refused_before_the_body_is_sent(server):
 
 def test_slow_bodies(made):
     with threaded(make_app(made['dets'], Limits(patience=.3, in_flight=4))) as url:
-        start = time.monotonic()
-        with ThreadPoolExecutor(4) as pool:                 # four of them hold all places, for a moment
+        with ends_within(60), ThreadPoolExecutor(4) as pool:                 # four of them hold all places, for a moment
             got = list(pool.map(lambda _: talk(url, head(100), b'{"text"'), range(4)))
         assert all(b' 408 ' in g.split(b'\r\n')[0] and b'within 0.3 seconds' in g for g in got)
-        assert time.monotonic() - start < 10
         assert httpx.post(f'{url}/detect', json=dict(text='x')).status_code == 200
 
 
@@ -658,13 +656,12 @@ def test_idle_connections_are_closed(made):
     "Who sends nothing, half a head, or a body to a page that reads none, is let go; the service ends at once in spite of them"
     with process('--patience', '1', '--detector', made['files'][0]) as (p, url, log):
         idle = [opened(url), opened(url, b'POST /detect HTTP/1.1\r\nHost:'), opened(url, b'POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nx')]
-        begin = time.monotonic()
-        for s in idle:
-            while s.recv(65536): pass
-        assert time.monotonic() - begin < 10
+        with ends_within(60):
+            for s in idle:
+                while s.recv(65536): pass
         more = [opened(url) for _ in range(5)]
         p.send_signal(signal.SIGTERM)
-        assert p.wait(10) == 0
+        assert p.wait(60) == 0
         for s in more: s.close()
 
 
