@@ -2,6 +2,7 @@
 import asyncio, csv, gc, hashlib, io, json, os, re, shutil, signal, socket, subprocess, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from copy import copy
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -453,7 +454,7 @@ def test_reading_with_the_host(made):
     app = make_app(made['dets'], Limits(read_tokens=120), read_host=host)
     with threaded(app) as url:
         ask = lambda **q: httpx.post(f'{url}/read', json=dict(detector='harbour') | q, timeout=60)
-        for q in (dict(prompt='The old harbour', temperature=.9), dict(), dict(prompt=[dict(role='user', content='Hello')], top_p=.95)):
+        for q in (dict(prompt='The old harbour', temperature=.9), dict(), dict(prompt=[dict(role='user', content='Hello')], top_p=.95), dict(guesses=1, temperature=.9)):
             got = ask(text=text, **q).json()['results'][0]
             want, read = det.with_host(host, **q).detect(text), got['host_reading']
             assert read['log_e'] == pytest.approx(want.log_e, abs=.02) and read['p_value'] == pytest.approx(want.p_value, rel=.05)
@@ -463,11 +464,18 @@ def test_reading_with_the_host(made):
         assert none['verdict'] == 'too short to say' and none['host_reading']['p_value'] == 1 and not none['host_reading']['marked']
         for q,status,why in ((dict(text=text, detector=None), 422, 'name it, one of'), (dict(text=text, detector='who'), 422, 'no detector of this name'),
                 (dict(text=text*9), 413, 'the host reads 120'), (dict(text=text, prompt=f'{SECRET} '*60), 413, 'the host reads 120'), (dict(text=text, temperature=0), 422, 'temperature'),
-                (dict(text=text, prompt=[]), 422, 'cannot take this prompt'), (dict(text=text, prompt=[dict(role='user', content=SECRET, more=1)]), 422, 'prompt'), (dict(texts=[text]), 422, 'text')):
+                (dict(text=text, prompt=[]), 422, 'cannot take this prompt'), (dict(text=text, guesses=5), 422, 'guesses'), (dict(text=text, prompt=SECRET, guesses=1), 422, 'whose prompt is not known'),
+                (dict(text=text, prompt=[dict(role='user', content=SECRET, more=1)]), 422, 'prompt'), (dict(texts=[text]), 422, 'text')):
             r = ask(**q)
             assert r.status_code == status and why in r.json()['detail'] and SECRET not in r.text, r.text
         assert httpx.get(f'{url}/health').json()['read_host'] == host.name
     with threaded(make_app(made['dets'])) as url: assert 'start it with --read-host' in httpx.post(f'{url}/read', json=dict(text=text, detector='mill')).json()['detail']
+    plain = toy_host()
+    plain.tokenizer = copy(plain.tokenizer)
+    plain.tokenizer.chat_template = None
+    with threaded(make_app(made['dets'], read_host=plain)) as url:
+        r = httpx.post(f'{url}/read', json=dict(text=text, detector='mill', guesses=1), timeout=60)
+        assert r.status_code == 422 and 'has no chat template' in r.json()['detail']
     other = toy_host()
     other.tokenizer_digest = 'f'*64
     with pytest.raises(ValueError, match='has digest ffff'): make_app(made['dets'], read_host=other)

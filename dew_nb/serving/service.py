@@ -495,6 +495,7 @@ class HostQuestion(BaseModel):
     prompt: str|list[Turn]|None = Field(None, description='what stood before the text: a string or a conversation; left out: not known')
     temperature: float|None = Field(None, gt=0, le=100, description='of the sampler; left out, and no top_p: not known, three samplers are tried')
     top_p: float|None = Field(None, gt=0, le=1, description='likewise')
+    guesses: int = Field(0, ge=0, le=4, description='without a prompt: so many that the host guesses from the text, if it is an instructed model; each takes longer')
     @property
     def asked(self): return self.prompt if self.prompt is None or isinstance(self.prompt, str) else [t.model_dump() for t in self.prompt]
 
@@ -505,6 +506,7 @@ def check_reading(
     limits:Limits # of the service
 ):
     "Refuse what the host should not or can not read"
+    if q.guesses and q.prompt is not None: raise Refused(422, '"guesses" is for texts whose prompt is not known: leave out one of the two')
     try: before = len(reader.contexts_before([q.asked])[0])
     except Exception: raise Refused(422, 'the host cannot take this prompt: give a string, or turns with the roles that its chat template knows, in their order') from None
     n = before + len(reader.detector.reader.units.cut([q.text])[0][0])
@@ -524,7 +526,8 @@ def reading_work(
     def work(stop):
         with stop_when(stop.is_set):
             checkpoint()
-            reader = det.with_host(host, q.asked, q.temperature, q.top_p)
+            if q.guesses and not host.tokenizer.chat_template: raise Refused(422, 'this host has no chat template and guesses no prompt: leave out "guesses"')
+            reader = det.with_host(host, q.asked, q.temperature, q.top_p, guesses=q.guesses)
             check_reading(reader, q, limits)
             found = list(judgements(judge_with({name: det}, q.alpha), [('1', q.text)]))
             rows = [j.record(False) | dict(host_reading=reader.record(reader.detect(q.text), q.alpha)) for j in found]

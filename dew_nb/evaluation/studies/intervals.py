@@ -11,8 +11,9 @@ from scipy import special, stats
 from ...stats.rates import Estimate, check_rate, rate
 
 # %% auto #0
-__all__ = ['variance_of_mean', 'clopper_pearson', 'effective_texts', 'rate_over_seeds', 'area_over_seeds', 'delong_variance',
-           'median_variance', 'mean_variance', 'mean_over_seeds', 'ratio_over_seeds', 'differ', 'paired_over_seeds']
+__all__ = ['variance_of_mean', 'clopper_pearson', 'effective_texts', 'rate_over_seeds', 'worst_rate', 'area_over_seeds',
+           'delong_variance', 'median_variance', 'mean_variance', 'mean_over_seeds', 'ratio_over_seeds', 'differ',
+           'paired_over_seeds']
 
 # %% ../../../nbs/evaluation/studies/07_intervals.ipynb #367864bb
 def variance_of_mean(
@@ -58,6 +59,19 @@ def rate_over_seeds(
     "Mean share over seeds, with Clopper and Pearson's interval for the effective number of texts"
     v, many = float(np.mean(values)), effective_texts(values, n, level)
     return Estimate(v, *clopper_pearson(v, many, level), level, 'Clopper-Pearson', int(np.sum(n)))
+
+# %% ../../../nbs/evaluation/studies/07_intervals.ipynb #worst02
+def worst_rate(
+    rates, # (…, keys) shares of texts
+    texts:int, # how many texts each key has
+    sds:float=2.25, # how unlucky the key is, in standard deviations; 2.25: as the worst of 50
+) -> np.ndarray: # (…)
+    "The rate of an unlucky key, without the noise of counting"
+    rates = np.asarray(rates, float)
+    p, tail = rates.mean(-1), special.ndtr(-sds)
+    variance = np.maximum((rates.var(-1, ddof=1) - p*(1 - p)/texts)*texts/(texts - 1), 1e-9)
+    both = p*(1 - p)/variance - 1
+    return np.where((p > 0) & (variance > 1e-9), stats.beta.isf(tail, p*both, (1 - p)*both), p)
 
 # %% ../../../nbs/evaluation/studies/07_intervals.ipynb #370d8544
 def area_over_seeds(
