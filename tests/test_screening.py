@@ -186,3 +186,18 @@ def test_info_tells_what_was_measured(wm, tmp_path):
     said = info_text(d)
     assert d['screening']['counter'] == list(wm.meta['screening']['counter']) and d['room_table']['positions'] == 65_609
     assert 'on 13 kinds of text, signs from proposal' in said and 'room (table everyday, learnt from 65,609 positions' in said
+
+def test_words_are_screened(wm):
+    "Signs of layers are chosen for a space of words, too; they follow from key and encoder, also when the lexicon has forgotten the sample's words"
+    enc = load_encoder('use-multilingual')
+    build = lambda **kw: DEW.build(wm.host, enc, KEY, DEWConfig.preset('multilingual', **kw), progress=False)
+    new, plain = build(), build(screen=False)
+    said, bp = new.meta['screening'], new.blueprint
+    assert np.abs(new.rule.layer_leans(bp.sample_contexts, bp.sample).sum(1)).max() == pytest.approx(said['worst_after'], abs=1e-4)
+    assert said['worst_after'] < .02 < said['worst_before'] and list(said['kinds']) == list(screening_texts())
+    signs = (new.rule.M*plain.rule.M).flatten(1).sum(1).sign()
+    assert (new.rule.M == signs[:,None,None]*plain.rule.M).all() and 0 < (signs < 0).sum() < len(signs)
+    assert plain.meta.get('screening') is None and new.familiar is None
+    assert (new.rule.allowance_short, new.rule.allowance_long) == (plain.rule.allowance_short, plain.rule.allowance_long)
+    assert not new.contexts.units.numbers                       # vectors of the sample are not in the lexicon
+    assert (new.rekey(KEY).rule.M == new.rule.M).all()

@@ -158,7 +158,7 @@ PRESETS = dict(
     calibrated=dict(rule='bias', contexts='encoder'),
     standard=dict(),
     tournament=dict(k=4, token_repeat=1., context_separate=False, screen=False, room=None),
-    multilingual=dict(contexts='words', n=24, token_whitening=None, screen=False))
+    multilingual=dict(contexts='words', n=24, token_whitening=None))
 
 # %% ../../nbs/mark/05_config.ipynb #c9cc85f0
 @patch(cls_method=True)

@@ -193,13 +193,14 @@ class ContextSpace(Stored, Protocol):
     device: Any # where `encode` leaves its vectors
     needs_encoder: ClassVar[bool] = False # to read texts
     many_keys: ClassVar[bool] = True # it goes together with sub-keys
-    by_table: ClassVar[bool] = False # `encode` is a look-up: long samples cost little
+    by_table: ClassVar[bool] = False # `encode` is a look-up: long samples cost little, and keys can be screened
     keyed: ClassVar[bool] = False # its vectors are made under the key, as wide as the table's `n`; a rule sees it by `config.space.keyed`
     token_repeat: float = 1. # kernel with an earlier pair from which a token has no bit; 1: off, and marking needs the last k units alone
     @classmethod
     def prepare(cls, encoder, host, config, reference, progress=None) -> tuple: "The space of a host by a `DEWConfig`, and the reference sample"
     def encode(self, windows, check:bool=True) -> Tensor: "(N, dim) unit vectors of windows (N, k); check: refuse NaN now, not later"
     def sample(self, reference) -> Tensor: return self.encode(reference.windows) # contexts of the reference sample
+    def screening_sample(self, texts:dict) -> Any: return None # a `ScreeningSample` of passages by kind, cut as the space cuts them; None: as the host's tokenizer does
     def identity(self) -> Any: return id(self) # the same for spaces that give the same vectors
     def begin(self, rule, rows:int) -> Any: return None # what it remembers of a batch of new texts
     def place(self, text:Tensor, ids:Tensor|None, rule, state:MarkState) -> tuple: return place(self, text, rule, state)

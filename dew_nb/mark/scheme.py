@@ -41,7 +41,7 @@ class Scheme:
     anchor: Anchor|None = None # for null='key'
     blueprint: 'Blueprint|None' = None # what does not depend on the key, for `rekey`
     room: RoomTable|None = None # weights of positions in reading; None: all alike
-    familiar: Familiarity|None = None # tells texts that screened keys may lean towards; None: the key is not screened
+    familiar: Familiarity|None = None # tells texts that screened keys may lean towards; None: the key is not screened, or units are not tokens
     @property
     def table(self) -> TokenTable: return self.rule.table
     @property
@@ -115,7 +115,8 @@ class Blueprint:
     room: RoomTable|None = None # weights of positions in reading
     familiar: Familiarity|None = None # of the sample's kinds
     @cached_property
-    def sample_contexts(self) -> torch.Tensor: return self.contexts.encode(self.sample.windows).cpu() # (N, d_C)
+    def sample_contexts(self) -> torch.Tensor: # (N, d_C)
+        return self.contexts.encode(self.sample.windows).cpu() if self.sample.contexts is None else self.sample.contexts
     def __repr__(self): return f'Blueprint({self.meta["host"]!r}, {self.tokens}, {self.reference})'
 
 # %% ../../nbs/mark/30_scheme.ipynb #np024
@@ -153,10 +154,11 @@ def _is_screened(config):
     "Whether signs of layers are chosen: where contexts are looked up, and both embeddings are used"
     return config.rule.screen and config.space.by_table and config.mode == 'both'
 
-def _screening(host, config, texts):
-    "Positions to screen a key on, and the table that tells texts unlike them; None twice: it is not screened"
+def _screening(host, config, contexts, texts):
+    "Positions to screen a key on, and the table that tells texts unlike them by their tokens; None twice: it is not screened"
     if not _is_screened(config): return None, None
     kinds = screening_texts() if texts is None else screening_texts() | dict(own=list(texts))
+    if (own := contexts.screening_sample(kinds)) is not None: return own, None
     of = host.tokenizer, len(host.embeddings), host.tokenizer_digest
     familiar = Familiarity.learn(kinds | dict(reviews=reference_texts()), other_languages(), *of)
     return ScreeningSample.read(kinds, of[0], config.k, *of[1:]), familiar
@@ -188,7 +190,7 @@ def prepare(cls:Blueprint,
     tokens = _own_tokens(host, c, reference, tokens, _is_screened(c))
     with tf32(False): contexts, reference = c.space.prepare(encoder, host, c, reference, kwargs.get('progress'))
     meta = _origin(host, encoder, c, tokens)
-    (sample, familiar), room = _screening(host, c, texts), _room(c, contexts.units)
+    (sample, familiar), room = _screening(host, c, contexts, texts), _room(c, contexts.units)
     return cls(c, host, tokens, contexts, reference, contexts.dim, meta, sample=sample, room=room, familiar=familiar, **kwargs)
 
 # %% ../../nbs/mark/30_scheme.ipynb #c029
@@ -306,7 +308,7 @@ def narrow(self:Scheme,
     bp, device = self.blueprint, self.table.device
     if self.config.permuted: return self                   # a permutation needs all rows
     ref = bp.reference
-    screened = [] if bp.sample is None else [bp.sample.tokens]
+    screened = [] if bp.sample is None or bp.sample.rows is not None else [bp.sample.tokens]
     tokens = bp.tokens.narrow(np.concatenate([np.asarray(ids, np.int64), ref.tokens, *screened]), device)
     if ref.vectors is not None: ref = replace(ref, vectors=ref.vectors.to(device))
     return replace(self, blueprint=replace(bp, tokens=tokens, reference=ref))

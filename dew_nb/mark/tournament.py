@@ -375,7 +375,7 @@ def _score_by_outer(self:TournamentRule, c, ids, budget):
     return torch.cat(out)
 
 # %% ../../nbs/mark/21_tournament.ipynb #39d7eecb
-SCREENED = .005, .014                   # allowances, short and long, of a rule whose key was screened
+SCREENED = .005, .014                   # allowances, short and long, of a rule whose key was screened, where text in other languages is recognised by its tokens
 
 @patch
 def layer_leans(self:TournamentRule,
@@ -389,7 +389,8 @@ def layer_leans(self:TournamentRule,
     sums, count = (torch.zeros(len(sample.names), n, dtype=torch.float64) for n in (len(M), 1))
     M = M.permute(2, 1, 0).flatten(1).contiguous()                             # (n', d_C*layers)
     own, which = np.unique(sample.tokens, return_inverse=True)
-    t = self._inside(torch.from_numpy(own).to(self.table.device)).cpu()
+    if sample.rows is None: t = self._inside(torch.from_numpy(own).to(self.table.device)).cpu()
+    else: t = unit_rows(sample.rows[torch.from_numpy(own), :self.table.n])
     for at in torch.from_numpy(which.argsort(kind='stable')).split(8192):       # equal tokens stand together
         few, of = torch.unique_consecutive(torch.from_numpy(which)[at], return_inverse=True)
         u = c[at].float()
@@ -414,14 +415,15 @@ def screened(self:TournamentRule,
     show = self.keys > 4 if progress is None else progress
     with tqdm(total=self.keys*len(sample), desc='screening', unit=' positions', disable=no_bar(show)) as bar:
         for i,k in enumerate(key.split(self.keys)):
-            leans = self.layer_leans(c, sample, i, bar)
+            leans = self.layer_leans(c, sample, i, bar)*(1. if sample.weights is None else sample.weights[:,None])
             signs, counter = choose_signs(k, leans)
             M[i] *= torch.from_numpy(signs).to(M)[:,None,None]
             said.append((counter, np.abs(leans.sum(1)).max(), np.abs(leans @ signs).max()))
     counter, before, after = zip(*said)
     about = dict(counter=counter, kinds=list(sample.names), worst_before=round(float(max(before)), 5), worst_after=round(float(max(after)), 5))
     table = replace(self.table, meta=dict(self.table.meta, screening=about))
-    return replace(self, table=table, M=M.flatten(0, 1), allowance_short=SCREENED[0], allowance_long=SCREENED[1])
+    short, long = SCREENED if sample.rows is None else (self.allowance_short, self.allowance_long)
+    return replace(self, table=table, M=M.flatten(0, 1), allowance_short=short, allowance_long=long)
 
 # %% ../../nbs/mark/21_tournament.ipynb #sc05d3f03
 @patch

@@ -82,7 +82,7 @@ def main():
     print(T.language.value_counts().to_dict(), flush=True)
     keys, out = [study_key(i, 'domains') for i in range(a.keys)], []
     for preset in a.presets:
-        config = DEWConfig.preset(preset)
+        config = DEWConfig.preset(preset, **(dict(screen=False) if preset == 'multilingual' else {}))      # as it was when this was measured
         enc = load_encoder('use-multilingual' if preset == 'multilingual' else 'minilm', device=a.device)
         wm = DEW.build(host, enc, keys[0], config, progress=False)
         r = scores_over_keys(wm, keys, T.text.tolist(), progress=False, reading='raw')

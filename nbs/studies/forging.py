@@ -66,7 +66,7 @@ VICTIMS = {
     'ngram 2, sub-keys 8': ('dew', dict(preset='tournament', contexts='ngram', k=2, keys=8)),
     **{f'SynthID {n}': ('synthid', dict(ngram_len=n)) for n in (2, 3, 4, 5)},
     'KGW 1': ('kgw', dict(width=1, gamma=.5, delta=2.)),
-    'words': ('dew', dict(preset='multilingual')),
+    'words': ('dew', dict(preset='multilingual', screen=False)),
     'EXP': ('exp', {}),
     'DiPmark': ('dipmark', {}),
     'Unbiased': ('unbiased', {}),

@@ -23,6 +23,16 @@ Many short pieces, from any place of the texts, so that the rate under the worst
     python nbs/studies/screening.py rates --pieces many.jsonl.gz --name 'screened again' --variants subkeys --lengths 50 --most 60 --keys 20 --out subkeys
     python nbs/studies/screening.py rates --pieces many.jsonl.gz --name 'screened again' --variants subkeys --lengths 200 --most 30 --kinds en tech code de fr es it pt ru zh ja ar hi --keys 10 --out subkeys
 
+With the table of room that looks ahead, at 800 tokens, and with the preset `multilingual`, screened and not:
+
+    python nbs/studies/screening.py pieces --texts kinds/test.jsonl --running kinds/running.jsonl --each 100 --lengths 800 --out many800.jsonl.gz
+    python nbs/studies/screening.py rates --pieces many800.jsonl.gz --name 'screened again' --variants weighted_everyday --lengths 800 --out many
+    python nbs/studies/screening.py rates --pieces many.jsonl.gz --name 'screened again' --variants weighted_assistant --lengths 50 200 --out ahead
+    python nbs/studies/screening.py rates --pieces many.jsonl.gz --name 'screened words' --variants multilingual multilingual_plain --lengths 200 --most 60 --out words
+    python nbs/studies/screening.py collect --parts words --out nbs/studies/data
+
+Rows of `many/screening.parquet` are kept in screening_many.parquet, those of `ahead/screening.parquet` in room_assistant_fpr.parquet, with the columns that pages read.
+
 What is taken off in Arabic and Hindi beyond the rest, and each source of these:
 
     python nbs/studies/screening.py rates --pieces many.jsonl.gz --name 'screened again' --variants weighted_before weighted_everyday --lengths 50 --kinds en fr ja ar hi fa mr --out near/1
@@ -73,8 +83,8 @@ from dew_nb.stats.keynull import UNLIKE_FAR, TextLeans, allowance, sidak
 from null_over_keys import Remembered, Z, rates, without_anchor
 
 VARIANTS = dict(tournament=dict(name='tournament'), unscreened=dict(name='standard', screen=False, room=None), screened=dict(name='standard', room=None), standard=dict(name='standard', room=None),
-                weighted=dict(name='standard', room='packaged'), weighted_chat=dict(name='standard', room='chat'), weighted_everyday=dict(name='standard', room='everyday'), weighted_before=dict(name='standard', room='everyday'),
-                calibrated=dict(name='calibrated'), calibrated_plain=dict(name='calibrated'), calibrated_sample=dict(name='calibrated'), multilingual=dict(name='multilingual'), subkeys=dict(name='standard', keys=8))
+                weighted=dict(name='standard', room='packaged'), weighted_chat=dict(name='standard', room='chat'), weighted_everyday=dict(name='standard', room='everyday'), weighted_assistant=dict(name='standard', room='assistant'), weighted_before=dict(name='standard', room='everyday'),
+                calibrated=dict(name='calibrated'), calibrated_plain=dict(name='calibrated'), calibrated_sample=dict(name='calibrated'), multilingual=dict(name='multilingual'), multilingual_plain=dict(name='multilingual', screen=False), subkeys=dict(name='standard', keys=8))
 FIRST = 'tournament', 'unscreened', 'screened', 'standard'   # of all lengths, without other presets
 PIECES = {50: 60, 200: 60, 800: 30, 3200: 12, 12800: 8}      # length: pieces of a kind
 FEW = 6                                                      # with fewer, long pieces are cut from running text
@@ -163,7 +173,7 @@ def stamp(a, host, enc, T, seconds):
     some = '' if a.lengths == list(PIECES) else f'--lengths {" ".join(map(str, a.lengths))} '
     if a.kinds: some += f'--kinds {" ".join(a.kinds)} '
     if a.most: some += f'--most {a.most} '
-    return dict(command=f'python nbs/studies/screening.py rates --pieces pieces.jsonl.gz --name {a.name!r} --variants {" ".join(a.variants)} {some}--least {a.least} --first-key {a.first_key} --keys {a.keys} --long-keys {a.long_keys} --out nbs/studies/data',
+    return dict(command=f'python nbs/studies/screening.py rates --pieces {a.pieces.name} --name {a.name!r} --variants {" ".join(a.variants)} {some}--least {a.least} --first-key {a.first_key} --keys {a.keys} --long-keys {a.long_keys} --out nbs/studies/data',
                 texts=int(len(T)), keys=a.keys, long_keys=a.long_keys, seconds=round(seconds), **machine(host, enc))
 
 def write(path, d):
@@ -174,7 +184,7 @@ def write(path, d):
 
 def built(name, host, key, device):
     "The scheme of a variant, and its encoder"
-    enc = load_encoder('use-multilingual' if name == 'multilingual' else 'minilm', device=device)
+    enc = load_encoder('use-multilingual' if name.startswith('multilingual') else 'minilm', device=device)
     sample = [t for texts in screening_texts().values() for t in texts] if name == 'calibrated_sample' else None
     wm = DEW.build(host, enc, key, DEWConfig.preset(**VARIANTS[name]), reference=sample, progress=False)
     if name == 'screened': wm = replace(wm, familiar=None, blueprint=replace(wm.blueprint, familiar=None))   # all texts are taken for familiar
