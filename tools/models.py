@@ -16,7 +16,8 @@ def main():
         own[name]() if name in own else asset_path(name)
         print(f'{name}: {time.time()-t:.0f} s', flush=True)
     if sys.argv[1:]: return
-    DEW.build(load_host(), load_encoder(), SecretKey(bytes(16)), DEWConfig.preset('calibrated', n=64))  # encodes the reference sample, which is kept too
-    print(f'reference contexts: {time.time()-t:.0f} s')
+    for preset, encoder in (('calibrated', 'minilm'), ('multilingual', 'use-multilingual')):   # encodes the reference sample, and words to screen keys on, which are kept too
+        DEW.build(load_host(), load_encoder(encoder), SecretKey(bytes(16)), DEWConfig.preset(preset, n=64))
+        print(f'what {preset} encodes once: {time.time()-t:.0f} s', flush=True)
 
 if __name__ == '__main__': main()
