@@ -25,8 +25,8 @@ Many short pieces, from any place of the texts, so that the rate under the worst
 
 With the table of room that looks ahead, at 800 tokens, and with the preset `multilingual`, screened and not:
 
-    python nbs/studies/screening.py pieces --texts kinds/test.jsonl --running kinds/running.jsonl --each 100 --lengths 800 --out many800.jsonl.gz
-    python nbs/studies/screening.py rates --pieces many800.jsonl.gz --name 'screened again' --variants weighted_everyday --lengths 800 --out many
+    python nbs/studies/screening.py pieces --texts kinds/test.jsonl --running kinds/running.jsonl --each 100 --lengths 800 --out long.jsonl.gz
+    python nbs/studies/screening.py rates --pieces long.jsonl.gz --name 'screened again' --variants weighted_everyday --lengths 800 --out many
     python nbs/studies/screening.py rates --pieces many.jsonl.gz --name 'screened again' --variants weighted_assistant --lengths 50 200 --out ahead
     python nbs/studies/screening.py rates --pieces many.jsonl.gz --name 'screened words' --variants multilingual multilingual_plain --lengths 200 --most 60 --out words
     python nbs/studies/screening.py collect --parts words --out nbs/studies/data
