@@ -451,8 +451,8 @@ OTHER, QUARTER = 'other scripts', .25                    # how much a lean towar
 def script_of(
     text:str # in any language
 ) -> str: # 'LATIN', …
-    "The script of most of its letters"
-    return Counter(alias(c) for c in text if c.isalpha()).most_common(1)[0][0]
+    "The script of most of its letters; without letters none, ''"
+    return max(n := Counter(alias(c) for c in text if c.isalpha()), key=n.get, default='')
 
 def other_scripts() -> dict:
     "Packaged passages in scripts that the encoder cannot read, in three groups"
