@@ -101,7 +101,7 @@ def test_toy_sizes(make):
     tomllib = pytest.importorskip('tomllib')
     assert make('TINY=1').returncode == 0
     files = list((make.work/'toml').glob('*.toml'))
-    assert len(files) == 23
+    assert len(files) == 24
     for f in files:
         s = tomllib.loads(f.read_text(encoding='utf-8'))
         assert (s['corpus']['n'], s['generation']['tokens'], s['seeds']) == (2, 16, [0, 1])
