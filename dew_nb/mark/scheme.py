@@ -115,8 +115,7 @@ class Blueprint:
     room: RoomTable|None = None # weights of positions in reading
     familiar: Familiarity|None = None # of the sample's kinds
     @cached_property
-    def sample_contexts(self) -> torch.Tensor: # (N, d_C)
-        return self.contexts.encode(self.sample.windows).cpu() if self.sample.contexts is None else self.sample.contexts
+    def sample_contexts(self) -> torch.Tensor: return (self.sample.space or self.contexts).encode(self.sample.windows).cpu() # (N, d_C)
     def __repr__(self): return f'Blueprint({self.meta["host"]!r}, {self.tokens}, {self.reference})'
 
 # %% ../../nbs/mark/30_scheme.ipynb #np024
@@ -308,7 +307,7 @@ def narrow(self:Scheme,
     bp, device = self.blueprint, self.table.device
     if self.config.permuted: return self                   # a permutation needs all rows
     ref = bp.reference
-    screened = [] if bp.sample is None or bp.sample.rows is not None else [bp.sample.tokens]
+    screened = [] if bp.sample is None or bp.sample.space is not None else [bp.sample.tokens]
     tokens = bp.tokens.narrow(np.concatenate([np.asarray(ids, np.int64), ref.tokens, *screened]), device)
     if ref.vectors is not None: ref = replace(ref, vectors=ref.vectors.to(device))
     return replace(self, blueprint=replace(bp, tokens=tokens, reference=ref))

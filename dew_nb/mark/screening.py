@@ -39,8 +39,7 @@ class ScreeningSample:
     tokens: np.ndarray # (N,) the token after each window
     kind: np.ndarray # (N,) number of the kind
     names: tuple # of the kinds
-    rows: torch.Tensor|None = None # vectors of units, where `tokens` are their numbers; None: `tokens` are the host's
-    contexts: torch.Tensor|None = None # (N, d) of the windows, where the sample brings them
+    space: object = None # the context space whose units these are; None: the scheme's, and units are the host's tokens
     weights: np.ndarray|None = None # how much a lean towards each kind counts; None: all alike
     def __len__(self): return len(self.tokens)
     def __repr__(self): return f'ScreeningSample({len(self):,} positions of {len(self.names)} kinds)'

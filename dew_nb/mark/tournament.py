@@ -389,8 +389,8 @@ def layer_leans(self:TournamentRule,
     sums, count = (torch.zeros(len(sample.names), n, dtype=torch.float64) for n in (len(M), 1))
     M = M.permute(2, 1, 0).flatten(1).contiguous()                             # (n', d_C*layers)
     own, which = np.unique(sample.tokens, return_inverse=True)
-    if sample.rows is None: t = self._inside(torch.from_numpy(own).to(self.table.device)).cpu()
-    else: t = unit_rows(sample.rows[torch.from_numpy(own), :self.table.n])
+    rule = self if sample.space is None else sample.space.bind(self)
+    t = rule._inside(torch.from_numpy(own).to(self.table.device)).cpu()
     for at in torch.from_numpy(which.argsort(kind='stable')).split(8192):       # equal tokens stand together
         few, of = torch.unique_consecutive(torch.from_numpy(which)[at], return_inverse=True)
         u = c[at].float()
@@ -422,7 +422,7 @@ def screened(self:TournamentRule,
     counter, before, after = zip(*said)
     about = dict(counter=counter, kinds=list(sample.names), worst_before=round(float(max(before)), 5), worst_after=round(float(max(after)), 5))
     table = replace(self.table, meta=dict(self.table.meta, screening=about))
-    short, long = SCREENED if sample.rows is None else (self.allowance_short, self.allowance_long)
+    short, long = SCREENED if sample.space is None else (self.allowance_short, self.allowance_long)
     return replace(self, table=table, M=M.flatten(0, 1), allowance_short=short, allowance_long=long)
 
 # %% ../../nbs/mark/21_tournament.ipynb #sc05d3f03

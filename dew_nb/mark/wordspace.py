@@ -8,7 +8,7 @@ __all__ = ['READ', 'APART', 'OTHER', 'QUARTER', 'WordProjection', 'packaged_proj
            'other_scripts', 'WordMemory']
 
 # %% ../../nbs/mark/19_wordspace.ipynb #c002
-import hashlib, json
+import hashlib, json, sys
 from collections import Counter, deque
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -349,14 +349,8 @@ def encode(self:WordContexts,
     check:bool=True # not needed here
 ) -> torch.Tensor:
     "(N, d) unit vectors of windows"
-    return self.joined(self.units.rows[torch.as_tensor(windows).to(self.device)])
-
-@patch
-def joined(self:WordContexts,
-    rows:torch.Tensor # (N, k, w) vectors of words
-) -> torch.Tensor:
-    "(N, d) unit vectors of windows of words with these vectors"
-    rows = rows[..., :self.dim]
+    w = torch.as_tensor(windows).to(self.device)
+    rows = self.units.rows[w][..., :self.dim]                              # (N, k, d)
     return unit_rows((rows*self.weights.to(rows)[:,None]).sum(-2))
 
 # %% ../../nbs/mark/19_wordspace.ipynb #c042
@@ -463,29 +457,26 @@ def other_scripts() -> dict:
 
 # %% ../../nbs/mark/19_wordspace.ipynb #scrw02
 @patch
-def _sample_words(self:WordContexts, texts, step=1024):
-    "Vectors of all words of passages; windows and units as numbers of these, and kinds"
-    cut = [[[unit for unit,_,_ in word_spans(t)] for t in passages] for passages in texts.values()]
-    names = list(dict.fromkeys(w for passages in cut for ws in passages for w in ws))
-    number = {w: i for i,w in enumerate(names)}
-    bar = tqdm(range(0, len(names), step), desc='words to screen keys on', disable=no_bar(len(names) > 4*step))
-    rows = torch.cat([self.units._vectors(names[i:i+step]).cpu() for i in bar])
-    return sample_pairs([[[number[w] for w in ws] for ws in passages] for passages in cut], self.k) | dict(rows=rows)
+def _sample_words(self:WordContexts, texts):
+    "Windows and units of passages as numbers of words of their own, kinds, and the vectors of these words"
+    lex = Lexicon(self.units.encoder, self.units.projection, capacity=sys.maxsize)      # forgets none
+    bar = tqdm(texts.values(), desc='words to screen keys on', unit=' kinds', disable=no_bar(True))
+    pairs = sample_pairs([lex.cut(passages)[0] for passages in bar], self.k)
+    return pairs | dict(rows=lex.rows[:len(lex)])
 
 # %% ../../nbs/mark/19_wordspace.ipynb #scrw03
 @patch
 def screening_sample(self:WordContexts,
     texts:dict # passages by kind
 ) -> ScreeningSample:
-    "Positions of texts as words, and of texts in other scripts, with their vectors: a lexicon may forget words"
+    "Positions of texts as words, and of texts in other scripts, in a space of their own: a lexicon may forget words"
     P, own = self.units.projection, len(texts)
     texts = texts | other_scripts()
     of = json.dumps([texts, self.k, MOST, self.units.encoder.identity]).encode()
     r = kept_tensors('screening_words', [of, P.mean.numpy().tobytes(), P.P.numpy().tobytes()], lambda: self._sample_words(texts))
-    pairs, rows = r['pairs'].long(), r['rows'].float()
-    contexts = torch.cat([self.joined(rows[w]) for w in pairs[:,:-1].split(1 << 14)])
-    return ScreeningSample(pairs[:,:-1].numpy(), pairs[:,-1].numpy(), r['kind'].numpy().astype(np.int64), tuple(texts), rows, contexts,
-        np.where(np.arange(len(texts)) < own, 1., QUARTER))
+    pairs, space = r['pairs'].long().numpy(), WordContexts(Lexicon(None, P, r['rows'], self.device), self.k, self.dim, self.decay)
+    weights = np.where(np.arange(len(texts)) < own, 1., QUARTER)
+    return ScreeningSample(pairs[:,:-1], pairs[:,-1], r['kind'].numpy().astype(np.int64), tuple(texts), space, weights)
 
 # %% ../../nbs/mark/19_wordspace.ipynb #c054
 class WordMemory:

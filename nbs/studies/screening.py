@@ -26,12 +26,15 @@ Many short pieces, from any place of the texts, so that the rate under the worst
 With the table of room that looks ahead, at 800 tokens, and with the preset `multilingual`, screened and not:
 
     python nbs/studies/screening.py pieces --texts kinds/test.jsonl --running kinds/running.jsonl --each 100 --lengths 800 --out long.jsonl.gz
-    python nbs/studies/screening.py rates --pieces long.jsonl.gz --name 'screened again' --variants weighted_everyday --lengths 800 --out many
-    python nbs/studies/screening.py rates --pieces many.jsonl.gz --name 'screened again' --variants weighted_assistant --lengths 50 200 --out ahead
+    python nbs/studies/screening.py rates --pieces long.jsonl.gz --name 'screened again' --variants weighted_everyday --lengths 800 --kinds en tech code de fr es it pt ru zh ja ar hi --out long/1
+    python nbs/studies/screening.py rates --pieces long.jsonl.gz --name 'screened again' --variants weighted_everyday --lengths 800 --most 40 --kinds am bg bn cs el fa fi gu hu id ka kk ko ml mr nl pa pl ro si sv sw ta te th tr uk ur vi --out long/2
+    python nbs/studies/screening.py collect --parts many --file screening_many --out nbs/studies/data
+    python nbs/studies/screening.py collect --parts long/1 long/2 --file screening_many --out nbs/studies/data
+    python nbs/studies/screening.py rates --pieces many.jsonl.gz --name 'screened again' --variants weighted_assistant --lengths 50 --out ahead/1
+    python nbs/studies/screening.py rates --pieces many.jsonl.gz --name 'screened again' --variants weighted_assistant --lengths 200 --kinds en tech code de fr es it pt ru zh ja ar hi --out ahead/2
+    python nbs/studies/screening.py collect --parts ahead/1 ahead/2 --file room_assistant_fpr --out nbs/studies/data
     python nbs/studies/screening.py rates --pieces many.jsonl.gz --name 'screened words' --variants multilingual multilingual_plain --lengths 200 --most 60 --out words
     python nbs/studies/screening.py collect --parts words --out nbs/studies/data
-
-Rows of `many/screening.parquet` are kept in screening_many.parquet, those of `ahead/screening.parquet` in room_assistant_fpr.parquet, with the columns that pages read.
 
 What is taken off in Arabic and Hindi beyond the rest, and each source of these:
 
@@ -219,7 +222,7 @@ def collect(a):
     R = pd.concat([pd.read_parquet(p/'screening.parquet') for p in a.parts]).sort_values(['variant', 'length', 'kind', 'key'], kind='stable')
     if R.duplicated(['variant', 'length', 'kind', 'key']).any(): raise SystemExit('two parts have rows of the same key')
     if (R.groupby(['variant', 'length', 'kind']).key.agg(set).map(len) != R.key.nunique()).any(): raise SystemExit('some kinds lack some keys: is a part unfinished?')
-    path, said, new = a.out/'screening.parquet', a.out/'screening.json', set(zip(R.variant, R.length))
+    path, said, new = a.out/f'{a.file}.parquet', a.out/f'{a.file}.json', set(zip(R.variant, R.length))
     old = pd.read_parquet(path) if path.exists() else R[:0]
     old = old[[x not in new for x in zip(old.variant, old.length)]]
     write(path, pd.concat([old, R], ignore_index=True).fillna(dict(joined=0)).astype(dict(joined=int)))
@@ -374,6 +377,7 @@ def arguments():
     ap.add_argument('--running', type=Path, help='running.jsonl of kinds.py; without it no piece is joined')
     ap.add_argument('--pieces', type=Path)
     ap.add_argument('--parts', nargs='+', type=Path, help='folders of `rates`, to collect')
+    ap.add_argument('--file', default='screening', help='that they are collected in, without its ending')
     ap.add_argument('--variants', nargs='+', default=FIRST, choices=list(VARIANTS))
     ap.add_argument('--lengths', nargs='+', type=int, default=list(PIECES), choices=[25, *PIECES], help='of pieces; rows of other lengths stay')
     ap.add_argument('--least', type=int, default=1, help='pieces of a kind and length; with fewer it is left out')

@@ -11,9 +11,9 @@ from scipy import special, stats
 from ...stats.rates import Estimate, check_rate, rate
 
 # %% auto #0
-__all__ = ['variance_of_mean', 'clopper_pearson', 'effective_texts', 'rate_over_seeds', 'worst_rate', 'area_over_seeds',
-           'delong_variance', 'median_variance', 'mean_variance', 'mean_over_seeds', 'ratio_over_seeds', 'differ',
-           'paired_over_seeds']
+__all__ = ['UNLUCKY', 'variance_of_mean', 'clopper_pearson', 'effective_texts', 'rate_over_seeds', 'worst_rate', 'lean_of_keys',
+           'rate_of_lean', 'area_over_seeds', 'delong_variance', 'median_variance', 'mean_variance', 'mean_over_seeds',
+           'ratio_over_seeds', 'differ', 'paired_over_seeds']
 
 # %% ../../../nbs/evaluation/studies/07_intervals.ipynb #367864bb
 def variance_of_mean(
@@ -61,10 +61,12 @@ def rate_over_seeds(
     return Estimate(v, *clopper_pearson(v, many, level), level, 'Clopper-Pearson', int(np.sum(n)))
 
 # %% ../../../nbs/evaluation/studies/07_intervals.ipynb #worst02
+UNLUCKY = 2.25                          # standard deviations: the worst of 50 keys, on average
+
 def worst_rate(
     rates, # (…, keys) shares of texts
     texts:int, # how many texts each key has
-    sds:float=2.25, # how unlucky the key is, in standard deviations; 2.25: as the worst of 50
+    sds:float=UNLUCKY, # how unlucky the key is, in standard deviations
 ) -> np.ndarray: # (…)
     "The rate of an unlucky key, without the noise of counting"
     rates = np.asarray(rates, float)
@@ -72,6 +74,27 @@ def worst_rate(
     variance = np.maximum((rates.var(-1, ddof=1) - p*(1 - p)/texts)*texts/(texts - 1), 1e-9)
     both = p*(1 - p)/variance - 1
     return np.where((p > 0) & (variance > 1e-9), stats.beta.isf(tail, p*both, (1 - p)*both), p)
+
+# %% ../../../nbs/evaluation/studies/07_intervals.ipynb #worst05
+def lean_of_keys(
+    means, # (keys,) mean z of the texts under each key
+    sds, # (keys,) standard deviation of z under each key
+    texts:int, # how many texts each key has
+) -> tuple: # three numbers
+    "Mean z over keys, standard deviation of the lean, and standard deviation of z under one key"
+    means, variance = np.asarray(means, float), np.mean(np.square(sds))
+    return means.mean(), max(means.var(ddof=1) - variance/texts, 0.)**.5, variance**.5
+
+def rate_of_lean(
+    mean, # of z
+    lean, # its standard deviation over keys
+    sd, # of z under one key
+    level:float=.01, # nominal
+    sds:float|None=None, # how unlucky the key is, in standard deviations; None: over all keys
+):
+    "False positive rate by the normal distribution, of keys that lean so much"
+    if sds is None: return stats.norm.sf((stats.norm.isf(level) - mean)/np.hypot(sd, lean))
+    return stats.norm.sf((stats.norm.isf(level) - mean - sds*lean)/sd)
 
 # %% ../../../nbs/evaluation/studies/07_intervals.ipynb #370d8544
 def area_over_seeds(
